@@ -1,0 +1,51 @@
+"""What a checkpoint is: reading one, drafting another, and writing the draft.
+
+Knows no operation and no rule. `open_checkpoint` reads headers only; a `Draft` says what a new checkpoint shall hold;
+`plan_for` turns it into work; `apply_plan` does all the input and output in one pass.
+"""
+
+from checkpoint.apply import apply_plan, default_workers, plan_for
+from checkpoint.document import Document
+from checkpoint.draft import Computed, Draft, Source, Stored, Work
+from checkpoint.errors import CkptError, MissingExtra, Problem, Refused, UnreadableCheckpoint, WriteFailed, escape
+from checkpoint.files import Files
+from checkpoint.folder import CONFIG, INDEX, Checkpoint, open_checkpoint, survey
+from checkpoint.header import Header, TensorRef, encode_header, parse_header, read_header
+from checkpoint.modules import Module, group_modules, split_name
+from checkpoint.plan import Plan, ShardPlan, make_plan
+
+__all__ = [
+    "CONFIG",
+    "INDEX",
+    "Checkpoint",
+    "CkptError",
+    "Computed",
+    "Document",
+    "Draft",
+    "Files",
+    "Header",
+    "MissingExtra",
+    "Module",
+    "Plan",
+    "Problem",
+    "Refused",
+    "ShardPlan",
+    "Source",
+    "Stored",
+    "TensorRef",
+    "UnreadableCheckpoint",
+    "Work",
+    "WriteFailed",
+    "apply_plan",
+    "default_workers",
+    "encode_header",
+    "escape",
+    "group_modules",
+    "make_plan",
+    "open_checkpoint",
+    "parse_header",
+    "plan_for",
+    "read_header",
+    "split_name",
+    "survey",
+]

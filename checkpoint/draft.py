@@ -1,0 +1,148 @@
+"""What a new checkpoint shall hold, as a value. Operations are functions from draft to draft; none touches data.
+
+A tensor of a draft is either the bytes of a stored one or an output of `Work` over a stored one. What an operation
+finds wrong it records as a problem, so that several operations report all their refusals together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from checkpoint import dtypes
+from checkpoint.document import Document
+from checkpoint.errors import Problem
+from checkpoint.folder import Checkpoint
+from checkpoint.header import TensorRef
+
+Block = tuple[str, int, memoryview]
+"""(output, byte offset in it, bytes) made from one block of the input."""
+
+
+class Work(Protocol):
+    """Arithmetic over one stored region, cut into blocks that may run in any order and on any thread."""
+
+    @property
+    def source(self) -> TensorRef:
+        """The region read."""
+
+    @property
+    def outputs(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+        """dtype and shape of each output."""
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+
+    @property
+    def block_memory(self) -> int:
+        """Bytes that one running block needs at its peak, input included."""
+
+    def span(self, block: int) -> tuple[int, int]:
+        """(offset, bytes) in the source that `block` needs."""
+
+    def run(self, block: int, data: memoryview) -> Iterable[Block]:
+        """Compute one block. Raises Refused where the data cannot be processed (NaN, Inf)."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor that is taken byte for byte."""
+
+    ref: TensorRef
+
+    @property
+    def dtype(self) -> str:
+        return self.ref.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.ref.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.ref.nbytes
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A tensor that is an output of some work."""
+
+    work: Work
+    output: str
+
+    @property
+    def dtype(self) -> str:
+        return self.work.outputs[self.output][0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.work.outputs[self.output][1]
+
+    @property
+    def nbytes(self) -> int:
+        return dtypes.nbytes(self.dtype, self.shape)
+
+
+Source = Stored | Computed
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation that made the draft what it is, for people to read."""
+
+    operation: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class Draft:
+    """`tensors` is in index order; `placement` says which shard of the origin, or which new one, a tensor goes to."""
+
+    origin: Checkpoint
+    tensors: Mapping[str, Source]
+    placement: Mapping[str, str]
+    config: Document
+    side_files: Mapping[str, Path]
+    steps: tuple[Step, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @staticmethod
+    def of(checkpoint: Checkpoint) -> Draft:
+        """The draft that changes nothing."""
+        tensors: dict[str, Source] = {name: Stored(ref) for name, ref in checkpoint.tensors.items()}
+        placement = {name: ref.path.name for name, ref in checkpoint.tensors.items()}
+        config = checkpoint.config_document or Document.of({})
+        return Draft(checkpoint, tensors, placement, config, checkpoint.side_files)
+
+    def replaced(self, changes: Mapping[str, Mapping[str, Source]]) -> Draft:
+        """Each tensor named in `changes` makes way for the tensors given, in the same shard and place."""
+        tensors: dict[str, Source] = {}
+        placement: dict[str, str] = {}
+        for name, source in self.tensors.items():
+            for new, new_source in changes.get(name, {name: source}).items():
+                tensors[new] = new_source
+                placement[new] = self.placement[name]
+        return replace(self, tensors=tensors, placement=placement)
+
+    def without(self, names: Iterable[str]) -> Draft:
+        """The draft lacking `names`."""
+        gone: dict[str, dict[str, Source]] = {name: {} for name in names if name in self.tensors}
+        return self.replaced(gone) if gone else self
+
+    def added(self, sources: Mapping[str, Source], shard: str) -> Draft:
+        """The draft with new tensors at its end, in the shard named `shard`. Names must be new: drop old ones first."""
+        tensors = {**self.tensors, **sources}
+        return replace(self, tensors=tensors, placement={**self.placement, **dict.fromkeys(sources, shard)})
+
+    def with_config(self, value: Mapping[str, Any]) -> Draft:
+        """The draft whose config.json says `value`; unchanged members keep their text."""
+        return replace(self, config=self.config.with_value(dict(value)))
+
+    def noting(self, operation: str, summary: str) -> Draft:
+        return replace(self, steps=(*self.steps, Step(operation, summary)))
+
+    def refusing(self, problems: Iterable[Problem]) -> Draft:
+        return replace(self, problems=(*self.problems, *problems))

@@ -1,0 +1,77 @@
+"""Every way this project refuses to go on, and how a refusal is worded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: where, what was found, what was expected, and the way out."""
+
+    code: str
+    found: str
+    file: str | None = None
+    tensor: str | None = None
+    expected: str = ""
+    remedy: str = ""
+
+    @property
+    def place(self) -> str:
+        return ": ".join(part for part in (self.file, self.tensor) if part)
+
+    def __str__(self) -> str:
+        text = f"{self.place}: {self.found}" if self.place else self.found
+        if self.expected:
+            text += f"; expected {self.expected}"
+        if self.remedy:
+            text += f". {self.remedy}"
+        return escape(text)
+
+
+class CkptError(Exception):
+    """Base of all errors that a user can cause or mend. Carries every problem found, not the first alone."""
+
+    headline = "failed"
+
+    def __init__(self, problems: Problem | Iterable[Problem], headline: str | None = None) -> None:
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        if headline is not None:
+            self.headline = headline
+        super().__init__(self.headline, self.problems)
+
+    def __str__(self) -> str:
+        lines = [str(problem) for problem in self.problems]
+        return lines[0] if len(lines) == 1 else "\n".join([f"{self.headline}: {len(lines)} problems", *lines])
+
+
+class UnreadableCheckpoint(CkptError):
+    """The input is not a checkpoint, or one that contradicts itself."""
+
+    headline = "cannot read the checkpoint"
+
+
+class Refused(CkptError):
+    """The operation would produce a wrong checkpoint, so nothing was written."""
+
+    headline = "refused, nothing was written"
+
+
+class WriteFailed(CkptError):
+    """Writing stopped; the target is as it was before."""
+
+    headline = "writing failed, the target is as it was"
+
+
+class MissingExtra(CkptError):
+    """A command needs a package that is not installed."""
+
+    headline = "a package is missing"
+
+
+def escape(text: str) -> str:
+    """`text` with control and bidirectional characters shown as escapes: a hostile name cannot drive a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -1,0 +1,99 @@
+"""Bounded, positioned reading of many files, and the rule for names that a checkpoint may give us."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+
+from checkpoint.errors import Problem, UnreadableCheckpoint
+from checkpoint.header import TensorRef
+
+CHUNK = 8 * 1024 * 1024
+"""Bytes moved at a time where nothing else bounds a transfer."""
+
+
+def is_plain_name(name: str) -> bool:
+    """May `name`, taken from an index, be joined to a folder? Only a plain, printable file name may."""
+    return bool(name) and name.isprintable() and name not in (".", "..") and not set(name) & set('/\\:*?"<>|')
+
+
+def stays_inside(path: Path, root: Path) -> bool:
+    """Does `path`, links followed, end in `root`, or in the blob store of the Hub cache `root` is a snapshot of?"""
+    real, home = path.resolve(), root.resolve()
+    if real.is_relative_to(home):
+        return True
+    return home.parent.name == "snapshots" and real.is_relative_to(home.parent.parent / "blobs")
+
+
+class Files:
+    """Open files by path, at most `limit` at a time. Safe to share between threads; a context manager."""
+
+    def __init__(self, limit: int = 64) -> None:
+        self._limit = limit
+        self._open: OrderedDict[Path, int] = OrderedDict()
+        self._lock = Lock()
+
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            while self._open:
+                os.close(self._open.popitem()[1])
+
+    def read_into(self, path: Path, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` from `path` at `offset`. Raises UnreadableCheckpoint where the file ends early or fails."""
+        position, end = 0, len(buffer)
+        with self._borrow(path) as handle:
+            while position < end:
+                try:
+                    count = os.preadv(handle, [buffer[position:]], offset + position)
+                except OSError as error:
+                    problem = Problem("file-unreadable", error.strerror or str(error), str(path))
+                    raise UnreadableCheckpoint(problem) from error
+                if count == 0:
+                    found = f"ends at byte {offset + position:,}"
+                    raise UnreadableCheckpoint(Problem("truncated", found, str(path), expected=f"{offset + end:,}"))
+                position += count
+
+    def read(self, path: Path, offset: int, nbytes: int) -> bytearray:
+        """`nbytes` bytes of `path` at `offset`."""
+        buffer = bytearray(nbytes)
+        self.read_into(path, offset, memoryview(buffer))
+        return buffer
+
+    def read_tensor(self, ref: TensorRef) -> bytearray:
+        """All bytes of a tensor."""
+        return self.read(ref.path, ref.offset, ref.nbytes)
+
+    def _borrow(self, path: Path) -> _Loan:
+        """A duplicate of the open handle, so that eviction by another thread cannot close it under the reader."""
+        with self._lock:
+            handle = self._open.pop(path, None)
+            if handle is None:
+                try:
+                    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                except OSError as error:
+                    problem = Problem("file-unreadable", error.strerror or str(error), str(path))
+                    raise UnreadableCheckpoint(problem) from error
+            self._open[path] = handle
+            while len(self._open) > self._limit:
+                os.close(self._open.popitem(last=False)[1])
+            return _Loan(os.dup(handle))
+
+
+class _Loan:
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> int:
+        return self._handle
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._handle)

@@ -1,0 +1,194 @@
+"""A checkpoint on disk as a value: names, dtypes, shapes, byte ranges, documents and side files. Reads headers only.
+
+`survey` takes a folder as it is and lists what contradicts itself; `open_checkpoint` refuses such a folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from checkpoint.document import Document, read_document
+from checkpoint.errors import Problem, UnreadableCheckpoint
+from checkpoint.files import is_plain_name, stays_inside
+from checkpoint.header import Header, TensorRef, read_header
+
+INDEX = "model.safetensors.index.json"
+LONE = "model.safetensors"
+CONFIG = "config.json"
+SHARD_SUFFIX = ".safetensors"
+
+TOLERATED = frozenset({"shard-unindexed", "total-size", "index-incomplete"})
+"""Codes of problems that leave no doubt about what the checkpoint holds: whatever is written next mends them."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder that was surveyed. `tensors` is in the order of the index, or of the only file's bytes."""
+
+    root: Path
+    tensors: Mapping[str, TensorRef]
+    shards: Mapping[str, Header]
+    index: Document | None
+    config_document: Document | None
+    side_files: Mapping[str, Path]
+    strays: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = field(default=(), compare=False)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """config.json, or an empty mapping where there is none."""
+        return self.config_document.value if self.config_document else {}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(ref.nbytes for ref in self.tensors.values())
+
+
+def open_checkpoint(root: Path | str) -> Checkpoint:
+    """Open the folder `root`. Raises UnreadableCheckpoint with everything that contradicts itself in it."""
+    checkpoint = survey(root)
+    fatal = [problem for problem in checkpoint.problems if problem.code not in TOLERATED]
+    if fatal:
+        raise UnreadableCheckpoint(fatal, f"cannot read the checkpoint {root}")
+    return checkpoint
+
+
+def survey(root: Path | str) -> Checkpoint:
+    """Read the folder `root` as far as it can be read; what is wrong is in `problems`.
+
+    Raises UnreadableCheckpoint only where there is no folder or no shard at all.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise UnreadableCheckpoint(Problem("no-folder", "is not a folder", str(root)))
+    problems: list[Problem] = []
+    index = _document(root / INDEX, problems)
+    present = sorted(p.name for p in root.iterdir() if p.name.endswith(SHARD_SUFFIX) and not p.name.startswith("."))
+    listed = _listed(root, index, present, problems)
+    if not listed and not problems:
+        raise UnreadableCheckpoint(Problem("no-weights", "holds no .safetensors file", str(root)))
+    shards = _headers(root, listed, problems)
+    weight_map = _weight_map(index)
+    tensors = _tensors(shards, weight_map, problems)
+    problems += _index_problems(index, shards, set(listed), weight_map)
+    strays = tuple(name for name in present if name not in set(listed))
+    problems += [Problem("shard-unindexed", "not named in the index", name) for name in strays]
+    config = _document(root / CONFIG, problems)
+    side_files = {name: path for name, path in _side_files(root, root) if name not in (INDEX, CONFIG)}
+    return Checkpoint(root, tensors, shards, index, config, side_files, strays, tuple(problems))
+
+
+def _document(path: Path, problems: list[Problem]) -> Document | None:
+    if not path.is_file():
+        return None
+    try:
+        return read_document(path)
+    except UnreadableCheckpoint as error:
+        problems += error.problems
+        return None
+
+
+def _weight_map(index: Document | None) -> dict[str, str] | None:
+    """The index's map, limited to the entries that can be followed; None without an index."""
+    if index is None:
+        return None
+    weight_map = index.value.get("weight_map")
+    if not isinstance(weight_map, dict):
+        return {}
+    return {name: file for name, file in weight_map.items() if isinstance(file, str) and is_plain_name(file)}
+
+
+def _listed(root: Path, index: Document | None, present: list[str], problems: list[Problem]) -> list[str]:
+    """The shard files that make the checkpoint, in order."""
+    if index is None:
+        if len(present) > 1 and LONE not in present:
+            remedy = f"Restore {INDEX} from the source of this checkpoint"
+            problems.append(Problem("index-missing", f"{len(present)} shards and no index", INDEX, remedy=remedy))
+            return present
+        return [LONE] if LONE in present else present
+    weight_map = index.value.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        problems.append(Problem("index-invalid", "no weight_map", INDEX, expected="a map of tensor to file name"))
+        return present
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or not is_plain_name(file):
+            problems.append(Problem("unsafe-name", f"file {file!r}", INDEX, name, "a plain file name in this folder"))
+    files = sorted({f for f in weight_map.values() if isinstance(f, str) and is_plain_name(f)})
+    if LONE in present and LONE not in files:
+        remedy = f"Remove {LONE}, or {INDEX} and the shards it names"
+        problems.append(
+            Problem("lone-and-index", f"stands beside {INDEX}, which does not name it", LONE, remedy=remedy)
+        )
+    return files
+
+
+def _headers(root: Path, files: list[str], problems: list[Problem]) -> dict[str, Header]:
+    headers: dict[str, Header] = {}
+    for file in files:
+        path = root / file
+        if not path.exists():
+            problems.append(Problem("shard-missing", "named in the index, not in the folder", file))
+        elif not path.is_file() or not stays_inside(path, root):
+            problems.append(Problem("unsafe-name", "not a regular file inside the folder", file))
+        else:
+            try:
+                headers[file] = read_header(path)
+            except UnreadableCheckpoint as error:
+                problems += error.problems
+    return headers
+
+
+def _tensors(
+    shards: Mapping[str, Header], weight_map: Mapping[str, str] | None, problems: list[Problem]
+) -> dict[str, TensorRef]:
+    """Every tensor once, from the shard that the index names for it where there are several."""
+    found: dict[str, TensorRef] = {}
+    homes: dict[str, str] = {}
+    for file, header in shards.items():
+        for name, ref in header.tensors.items():
+            if name in found:
+                problems.append(Problem("tensor-twice", f"also in {homes[name]}", file, name))
+                if weight_map is not None and weight_map.get(name) != file:
+                    continue
+            found[name], homes[name] = ref, file
+    if weight_map is None:
+        return found
+    ordered = {name: found[name] for name in weight_map if name in found}
+    return ordered | found
+
+
+def _index_problems(
+    index: Document | None, shards: Mapping[str, Header], listed: set[str], weight_map: Mapping[str, str] | None
+) -> Iterator[Problem]:
+    """Where the index and the headers disagree."""
+    if index is None or weight_map is None:
+        return
+    if not isinstance(index.value.get("metadata"), dict):
+        yield Problem("index-incomplete", "no metadata", INDEX, expected="an object with total_size")
+    for name, file in weight_map.items():
+        if file in shards and name not in shards[file].tensors:
+            yield Problem("tensor-absent", f"the index places it in {file}, which does not hold it", INDEX, name)
+    for file, header in shards.items():
+        for name in header.tensors:
+            home = weight_map.get(name)
+            if home != file:
+                found = f"the index places it in {home}" if home else "not in the index, yet engines load it"
+                yield Problem("tensor-unindexed", found, file, name)
+    metadata = index.value.get("metadata")
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    stored = sum(ref.nbytes for header in shards.values() for ref in header.tensors.values())
+    if total is not None and total != stored and len(shards) == len(listed):
+        yield Problem("total-size", f"total_size {total}", INDEX, expected=f"{stored}")
+
+
+def _side_files(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
+    """Everything that is no shard, as relative posix name and path. Tool folders (`.git`, `.cache`) are left alone."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            if not path.name.startswith(".") and not path.is_symlink():
+                yield from _side_files(path, root)
+        elif path.is_file() and not (folder == root and path.name.endswith(SHARD_SUFFIX)):
+            yield path.relative_to(root).as_posix(), path

@@ -1,0 +1,152 @@
+"""The header of a safetensors file: strict reading, deterministic writing.
+
+The `safetensors` package takes the last of two equal keys, leading blanks and unknown fields without a word; a file
+that means two things to two readers is refused here. Layout: 8 bytes little-endian length N, N bytes of JSON, data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from checkpoint import dtypes
+from checkpoint.document import parse_json
+from checkpoint.errors import Problem, UnreadableCheckpoint
+
+MAX_HEADER = 100_000_000
+"""The limit in safetensors itself; larger headers cannot be loaded by anything."""
+
+LFS_POINTER = b"version https://git-lfs"
+
+
+class TensorRef(NamedTuple):
+    """A stored tensor: `nbytes` bytes at `offset` (absolute) of `path`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    path: Path
+    offset: int
+    nbytes: int
+
+
+class Header(NamedTuple):
+    """What a safetensors file says of itself. `tensors` is in the order of their bytes."""
+
+    tensors: dict[str, TensorRef]
+    metadata: dict[str, str] | None
+    nbytes: int
+
+
+def read_header(path: Path) -> Header:
+    """Read and prove the header of `path`. Raises UnreadableCheckpoint with all that is wrong with it."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            start = file.read(8)
+            length = _header_length(path.name, start, size, file.peek(32)[:32])
+            raw = file.read(length)
+    except OSError as error:
+        raise _fault("file-unreadable", path.name, error.strerror or str(error)) from error
+    return parse_header(raw, path, size)
+
+
+def parse_header(raw: bytes, path: Path, size: int) -> Header:
+    """Parse header bytes `raw` of a file of `size` bytes; offsets become absolute."""
+    if not raw.startswith(b"{"):
+        raise _fault("header-invalid", path.name, f"header starts with {raw[:1]!r}", "'{'")
+    document = parse_json(raw, path.name, code="header-invalid")
+    metadata = document.pop("__metadata__", None)
+    problems: list[Problem] = []
+    if metadata is not None and not _is_text_map(metadata):
+        problems.append(Problem("header-invalid", "__metadata__ is not a map of strings", path.name))
+    data_start = 8 + len(raw)
+    refs = [ref for name, entry in document.items() if (ref := _entry(name, entry, path, data_start, problems))]
+    refs.sort(key=lambda ref: (ref.offset, ref.nbytes))
+    if not problems:
+        problems = list(_layout_problems(refs, path.name, data_start, size))
+    if problems:
+        raise UnreadableCheckpoint(problems)
+    return Header({ref.name: ref for ref in refs}, metadata, data_start)
+
+
+def encode_header(tensors: Iterable[tuple[str, str, tuple[int, ...], int]], metadata: Mapping[str, str]) -> bytes:
+    """Header bytes, length prefix included, for (name, dtype, shape, nbytes) laid out one after another.
+
+    The JSON is padded with blanks to a multiple of 8, so that data which is aligned in the plan is aligned in the file.
+    """
+    document: dict[str, Any] = {"__metadata__": dict(metadata)}
+    position = 0
+    for name, dtype, shape, size in tensors:
+        document[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, position + size]}
+        position += size
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _header_length(file: str, start: bytes, size: int, following: bytes) -> int:
+    if (start + following).startswith(LFS_POINTER):
+        remedy = "Fetch the file itself: git lfs pull"
+        raise _fault("lfs-pointer", file, "a git-lfs pointer, not the weights", "a safetensors file", remedy)
+    if len(start) < 8:
+        raise _fault("header-truncated", file, f"{size} bytes", "at least 8")
+    length = int.from_bytes(start, "little")
+    if length > MAX_HEADER:
+        raise _fault("header-too-large", file, f"header of {length:,} bytes", f"at most {MAX_HEADER:,}")
+    if 8 + length > size:
+        raise _fault("header-truncated", file, f"header of {length:,} bytes in a file of {size:,}")
+    return length
+
+
+def _entry(name: str, entry: Any, path: Path, data_start: int, problems: list[Problem]) -> TensorRef | None:
+    """One tensor of the header, or None with the reason added to `problems`."""
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        wellformed = len(entry) == 3 and all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+    except (TypeError, KeyError, ValueError):
+        wellformed = False
+    if not wellformed or not name:
+        expected = "a name, and exactly dtype, shape and data_offsets"
+        problems.append(Problem("entry-invalid", "malformed entry", path.name, name, expected))
+        return None
+    if dtype not in dtypes.BITS:
+        problems.append(Problem("dtype-unknown", f"dtype {dtype!r}", path.name, name, "a safetensors dtype"))
+        return None
+    shape = tuple(shape)
+    try:
+        size = dtypes.nbytes(dtype, shape)
+    except ValueError as error:
+        problems.append(Problem("size-mismatch", str(error), path.name, name))
+        return None
+    if end - begin != size:
+        found = f"{end - begin:,} bytes for {dtype} {list(shape)}"
+        problems.append(Problem("size-mismatch", found, path.name, name, f"{size:,}"))
+        return None
+    return TensorRef(name, dtype, shape, path, data_start + begin, size)
+
+
+def _layout_problems(refs: list[TensorRef], file: str, data_start: int, size: int) -> Iterable[Problem]:
+    """The tensors must tile the data section: no overlap, no hole, nothing behind the last."""
+    position = data_start
+    for ref in refs:
+        if ref.offset < position:
+            yield Problem("overlap", f"starts {position - ref.offset:,} bytes inside its neighbour", file, ref.name)
+        elif ref.offset > position:
+            yield Problem("hole", f"{ref.offset - position:,} bytes before it belong to no tensor", file, ref.name)
+        position = max(position, ref.offset + ref.nbytes)
+    if position > size:
+        yield Problem("truncated", f"file of {size:,} bytes", file, expected=f"{position:,}", remedy="Copy it again")
+    elif position < size:
+        yield Problem("trailing-bytes", f"{size - position:,} bytes behind the last tensor", file, expected="none")
+
+
+def _is_text_map(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+
+
+def _fault(code: str, file: str, found: str, expected: str = "", remedy: str = "") -> UnreadableCheckpoint:
+    return UnreadableCheckpoint(Problem(code, found, file, expected=expected, remedy=remedy))

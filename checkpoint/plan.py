@@ -1,0 +1,176 @@
+"""From a draft to work that can be shown before it is done: what happens to each shard, and what it costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from checkpoint import dtypes
+from checkpoint.document import Document
+from checkpoint.draft import Computed, Draft, Source, Stored, Work
+from checkpoint.errors import Problem, Refused
+from checkpoint.files import CHUNK
+from checkpoint.folder import LONE
+from checkpoint.header import MAX_HEADER, TensorRef, encode_header
+
+Action = Literal["linked", "copied", "rewritten", "new"]
+NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<total>\d+)\.safetensors")
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """One file to be. `was` is its name in the origin; `tensors` is in file order, empty where the file moves whole."""
+
+    name: str
+    was: str | None
+    action: Action
+    source: Path | None
+    tensors: Mapping[str, Source]
+    header: bytes
+    nbytes: int
+    bytes_read: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that `apply_plan` will do."""
+
+    draft: Draft
+    shards: tuple[ShardPlan, ...]
+    index: Document | None
+    removed: tuple[str, ...]
+    appearing: tuple[str, ...]
+    disappearing: tuple[str, ...]
+
+    @property
+    def config(self) -> Document | None:
+        """config.json to write; None where there was none and nothing was said."""
+        return self.draft.config if self.draft.config.value or self.draft.origin.config_document else None
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(shard.bytes_read for shard in self.shards)
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(shard.nbytes for shard in self.shards if shard.action != "linked")
+
+    def memory(self, workers: int) -> int:
+        """Bytes of buffers at the peak, interpreter and libraries apart."""
+        block = max((work.block_memory for work in self.works()), default=0)
+        return max(workers * block, CHUNK) + max((len(shard.header) for shard in self.shards), default=0)
+
+    def works(self) -> Iterable[Work]:
+        """Every piece of work once."""
+        for shard in self.shards:
+            yield from works_of(shard)
+
+
+def works_of(shard: ShardPlan) -> Iterable[Work]:
+    """The distinct works whose outputs `shard` holds."""
+    seen = {id(source.work): source.work for source in shard.tensors.values() if isinstance(source, Computed)}
+    return seen.values()
+
+
+def make_plan(draft: Draft, *, linkable: bool = True) -> Plan:
+    """Plan `draft`; `linkable` says whether files of the origin can share storage with the target.
+
+    Raises Refused with every problem that the draft's operations recorded.
+    """
+    if draft.problems:
+        raise Refused(draft.problems)
+    members: dict[str, dict[str, Source]] = {}
+    for name, label in draft.placement.items():
+        members.setdefault(label, {})[name] = draft.tensors[name]
+    names = shard_names(list(members), list(draft.origin.shards))
+    shards = tuple(_shard(draft, label, names[label], members[label], linkable) for label in names)
+    _check_headers(shards)
+    before, after = draft.origin.tensors.keys(), draft.tensors.keys()
+    return Plan(
+        draft=draft,
+        shards=shards,
+        index=_index(draft, names),
+        removed=tuple(label for label in draft.origin.shards if label not in set(names.values())),
+        appearing=tuple(name for name in after if name not in before),
+        disappearing=tuple(name for name in before if name not in after),
+    )
+
+
+def shard_names(labels: list[str], origin: list[str]) -> dict[str, str]:
+    """Final file names. Names stay, except that a lone file among others is numbered, since engines prefer a lone
+    `model.safetensors` to the index, and that a numbered set with gaps is numbered again."""
+    kept = [label for label in origin if label in labels] + [label for label in labels if label not in origin]
+    numbered = [label for label in kept if NUMBERED.fullmatch(label)]
+    lone = [LONE] if LONE in kept and len(kept) > 1 else []
+    lost = any(NUMBERED.fullmatch(label) for label in origin if label not in labels)
+    if not lone and not lost:
+        return {label: label for label in kept}
+    row = [*lone, *numbered]
+    moved = {label: f"model-{i:05d}-of-{len(row):05d}.safetensors" for i, label in enumerate(row, 1)}
+    return {label: moved.get(label, label) for label in kept}
+
+
+def _shard(draft: Draft, label: str, name: str, members: Mapping[str, Source], linkable: bool) -> ShardPlan:
+    header = draft.origin.shards.get(label)
+    source = draft.origin.root / label if header else None
+    if header is not None and _untouched(members, header.tensors):
+        size = header.nbytes + sum(ref.nbytes for ref in header.tensors.values())
+        return ShardPlan(
+            name, label, "linked" if linkable else "copied", source, {}, b"", size, 0 if linkable else size
+        )
+    ordered = dict(sorted(members.items(), key=lambda item: (-dtypes.itemsize(item[1].dtype), item[0])))
+    metadata = {"format": "pt", **((header.metadata if header else None) or {})}
+    encoded = encode_header(((n, s.dtype, s.shape, s.nbytes) for n, s in ordered.items()), metadata)
+    return ShardPlan(
+        name=name,
+        was=label if header else None,
+        action="rewritten" if header else "new",
+        source=source,
+        tensors=ordered,
+        header=encoded,
+        nbytes=len(encoded) + sum(tensor.nbytes for tensor in ordered.values()),
+        bytes_read=_bytes_read(ordered.values()),
+    )
+
+
+def _untouched(members: Mapping[str, Source], stored: Mapping[str, TensorRef]) -> bool:
+    """Does the shard hold just what its file holds?"""
+    if members.keys() != stored.keys():
+        return False
+    return all(isinstance(source, Stored) and source.ref == stored[name] for name, source in members.items())
+
+
+def _bytes_read(sources: Iterable[Source]) -> int:
+    """Bytes of the inputs, each counted once however many outputs it has."""
+    refs = (source.ref if isinstance(source, Stored) else source.work.source for source in sources)
+    return sum(nbytes for _, _, nbytes in {(ref.path, ref.offset, ref.nbytes) for ref in refs})
+
+
+def _check_headers(shards: Iterable[ShardPlan]) -> None:
+    problems = [
+        Problem(
+            "header-too-large", f"header of {len(shard.header):,} bytes", shard.name, expected=f"at most {MAX_HEADER:,}"
+        )
+        for shard in shards
+        if len(shard.header) - 8 > MAX_HEADER
+    ]
+    if problems:
+        raise Refused(problems)
+
+
+def _index(draft: Draft, names: Mapping[str, str]) -> Document | None:
+    """The index of the new set: the origin's text, edited; a sorted new one where there was none and one is needed."""
+    origin = draft.origin.index
+    if origin is None and len(names) < 2:
+        return None
+    order = draft.tensors if origin else sorted(draft.tensors)
+    weight_map = {name: names[draft.placement[name]] for name in order}
+    total = sum(source.nbytes for source in draft.tensors.values())
+    if origin is None:
+        return Document.of({"metadata": {"total_size": total}, "weight_map": weight_map})
+    metadata = origin.value.get("metadata")
+    metadata = {**metadata, "total_size": total} if isinstance(metadata, dict) else {"total_size": total}
+    return origin.with_value({**origin.value, "metadata": metadata, "weight_map": weight_map})

@@ -1,0 +1,113 @@
+"""`ckpt`, also as `python -m ckpt`: finds the command, and turns every error into words and an exit code.
+
+0 done, or nothing found; 1 verification found errors; 2 wrong usage; 3 input unreadable, refused or failed.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from importlib import import_module
+from types import FrameType
+from typing import Any
+
+import click
+
+from checkpoint.errors import CkptError
+
+COMMANDS: dict[str, str] = {
+    "inspect": "What a checkpoint holds: modules, dtypes, schemes, bytes.",
+    "layout": "Print the layout document, for JSON Schemas to judge.",
+    "verify": "Prove a checkpoint against rules, schemas, engines and its base.",
+    "quantize": "Pack selected modules by round-to-nearest, INT4 or INT8.",
+    "graft-mtp": "Put the base's multi-token-prediction head back.",
+    "graft": "Take tensors from another checkpoint, byte for byte.",
+    "int8-head": "Pack lm_head to INT8 as a further config group.",
+    "ignore": "Show, edit or derive the config's ignore list.",
+    "restore-files": "Put upstream's side files and config.json back.",
+    "fixup": "Mend what an exporter leaves undone, in one pass.",
+}
+"""Every command and its one line; a command's own module is imported only when it is called."""
+
+
+class Commands(click.Group):
+    """A group that knows its commands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"ckpt.{cmd_name.replace('-', '_')}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            if not close:
+                raise
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {close[0]!r}?", ctx) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="ckpt-surgery", prog_name="ckpt")
+def cli() -> None:
+    """Surgery and verification of language-model checkpoints on disk.
+
+    Works on sharded safetensors and their index, never loads the model, and touches only the bytes that change.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = cli.main(prog_name="ckpt", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        print("\nckpt: interrupted; source and target are as they were", file=sys.stderr)
+        code = 130
+    except CkptError as error:
+        _show(error)
+        code = 3
+    except BrokenPipeError:
+        sys.stderr.close()
+        code = 141
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show(error: CkptError) -> None:
+    """All problems: as JSON on stdout where the command was to print JSON, else as lines on stderr."""
+    if "--json" in sys.argv:
+        fields = ("code", "file", "tensor", "found", "expected", "remedy")
+        problems = [{field: getattr(problem, field) for field in fields} for problem in error.problems]
+        document: dict[str, Any] = {"error": error.headline, "problems": problems}
+        print(json.dumps(document, indent=2))
+        return
+    print(f"ckpt: {error.headline}", file=sys.stderr)
+    for problem in error.problems:
+        print(f"  - {problem}", file=sys.stderr)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The end of every command that writes: plan, show or apply, verify, report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from checkpoint import Checkpoint, Draft, apply_plan, default_workers, plan_for
+from ckpt.options import Writing
+from ckpt.planning import document, show_plan
+from ckpt.text import plural, size
+
+
+def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None) -> None:
+    """Plan `draft` and show the plan, or write it, verify what was written and say so. Exits with 1 where the result
+    has an error that its source had not."""
+    plan = plan_for(draft, writing.target)
+    workers = writing.workers or default_workers()
+    if writing.dry_run:
+        show_plan(plan, writing.output, workers)
+        return
+    started = time.monotonic()
+    with writing.output.progress("writing", plan.bytes_read) as advance:
+        written = apply_plan(plan, writing.target, workers=workers, progress=advance)
+    seconds = time.monotonic() - started
+    for step in draft.steps:
+        writing.output.line(f"{step.operation}: {step.summary}")
+    linked = sum(shard.action == "linked" for shard in plan.shards)
+    writing.output.line(
+        f"wrote {written}: {plural(len(plan.shards), 'shard')}, {linked} of them linked; "
+        f"read {size(plan.bytes_read)}, wrote {size(plan.bytes_written)} in {seconds:.1f} s"
+    )
+    verdict = _verify(draft.origin, written, base, writing) if writing.verify else {}
+    writing.output.result({"written": str(written), "seconds": round(seconds, 3), **document(plan, workers), **verdict})
+    if verdict.get("new_errors"):
+        raise click.exceptions.Exit(1)
+
+
+def _verify(origin: Checkpoint, written: Path, base: Checkpoint | None, writing: Writing) -> dict[str, Any]:
+    """Judge what was written by headers and config; errors that the source had too are told, not counted as new."""
+    from verify import verify
+
+    report = verify(written, base=base)
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    known = {(f.rule, f.place) for f in verify(origin, base=base).findings} if errors else set()
+    new = [finding for finding in errors if (finding.rule, finding.place) not in known]
+    for line in report.lines():
+        writing.output.line(line)
+    return {"verify": report.to_json(), "new_errors": len(new)}

@@ -1,0 +1,1 @@
+"""The published builds as files: one YAML document each."""

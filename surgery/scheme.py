@@ -1,0 +1,65 @@
+"""How a module is packed, and how compressed-tensors spells that in `config_groups`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Maths = Literal["eager", "fp32"]
+"""Where a quotient is rounded before it becomes an integer: to the weight's dtype first ("eager": compressed-tensors on
+a CPU, and on a GPU up to 0.18), or from 32 bits at once ("fp32": on a GPU from 0.19; the smaller error)."""
+
+GROUP_SIZES = (32, 64, 128)
+"""The group sizes that Marlin kernels take, hence vLLM for experts."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """`group_size` is the number of columns that share a scale; None is one scale a row ("channel")."""
+
+    bits: int = 4
+    group_size: int | None = 128
+    symmetric: bool = True
+
+    def __post_init__(self) -> None:
+        if self.bits not in (4, 8):
+            raise ValueError(f"{self.bits} bits; 4 and 8 are supported")
+        if self.group_size is not None and self.group_size < 1:
+            raise ValueError(f"group size {self.group_size}; a positive number of columns, or channel")
+
+    def __str__(self) -> str:
+        grouping = f"g{self.group_size}" if self.group_size else "channel"
+        return f"INT{self.bits} {grouping}" + ("" if self.symmetric else " asymmetric")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The `weights` entry of a config group, in the keys that every compressed-tensors release reads.
+
+        Channel is written with group_size -1, which all releases take and without which vLLM refuses INT8 experts.
+        """
+        return {
+            "num_bits": self.bits,
+            "type": "int",
+            "symmetric": self.symmetric,
+            "strategy": "group" if self.group_size else "channel",
+            "group_size": self.group_size or -1,
+            "dynamic": False,
+        }
+
+
+@dataclass(frozen=True)
+class Group:
+    """A config group to be: which modules, and how."""
+
+    targets: tuple[str, ...]
+    scheme: Scheme
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        return {
+            "targets": list(self.targets),
+            "weights": self.scheme.arguments,
+            "input_activations": None,
+            "output_activations": None,
+            "format": "pack-quantized",
+        }

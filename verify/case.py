@@ -1,0 +1,157 @@
+"""What the rules look at: the checkpoint, what it should descend from, and for whom it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from checkpoint import Checkpoint, Files, Module, UnreadableCheckpoint, group_modules, read_header
+from checkpoint.families import Family, Spec, SpecError, find_family
+from verify.registry import Level
+
+if TYPE_CHECKING:
+    from verify.engines import Resolved, Slot
+    from verify.groups import GroupTable
+    from verify.inventory import Inventory
+    from verify.packed import Packed
+    from verify.mismatches import Mismatches
+
+ENGINES = ("vllm", "sglang", "transformers")
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being read, units done, units in all."""
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """The progress of a run that nobody watches."""
+
+
+@dataclass
+class Notes:
+    """What rules learned that is no fault: facts worth a line, and what could not be judged, with the reason."""
+
+    facts: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def fact(self, text: str) -> None:
+        self.facts.append(text)
+
+    def skip(self, what: str, why: str) -> None:
+        self.skipped[what] = why
+
+
+@dataclass(frozen=True)
+class Case:
+    """One checkpoint under judgement. Derived views are computed once and shared by all rules."""
+
+    checkpoint: Checkpoint
+    base: Checkpoint | None = None
+    engines: tuple[str, ...] = ENGINES
+    tp: int | None = None
+    level: Level = "headers"
+    schema: str | Mapping[str, Any] | None = None
+    files: Files = field(default_factory=Files, compare=False)
+    notes: Notes = field(default_factory=Notes, compare=False)
+    progress: Progress = field(default=silent, compare=False)
+
+    @cached_property
+    def modules(self) -> dict[str, Module]:
+        return group_modules(self.checkpoint.tensors)
+
+    @cached_property
+    def base_modules(self) -> dict[str, Module]:
+        return group_modules(self.base.tensors) if self.base else {}
+
+    @cached_property
+    def named(self) -> dict[str, None]:
+        """Every tensor name that the folder knows of, in order: stored, only indexed, or in a shard outside the index.
+
+        What is named but cannot be loaded is the matter of the structure rules; elsewhere it does not count as missing.
+        """
+        checkpoint = self.checkpoint
+        names = dict.fromkeys(checkpoint.tensors)
+        weight_map = checkpoint.index.value.get("weight_map") if checkpoint.index else None
+        names |= dict.fromkeys(weight_map if isinstance(weight_map, dict) else ())
+        for stray in checkpoint.strays:
+            try:
+                names |= dict.fromkeys(read_header(checkpoint.root / stray).tensors)
+            except UnreadableCheckpoint:
+                continue
+        return names
+
+    @cached_property
+    def named_modules(self) -> dict[str, Module]:
+        """The modules of `named`."""
+        return self.modules if len(self.named) == len(self.checkpoint.tensors) else group_modules(self.named)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.checkpoint.config
+
+    @cached_property
+    def quantization(self) -> Mapping[str, Any] | None:
+        """The quantization_config that engines would use: of config.json, else of its text_config; None if dense."""
+        text = self.config.get("text_config")
+        for holder in (self.config, text if isinstance(text, dict) else {}):
+            found = holder.get("quantization_config")
+            if isinstance(found, dict):
+                return found
+        return None
+
+    @cached_property
+    def groups(self) -> GroupTable:
+        """Which module belongs to which config group."""
+        from verify.groups import group_table
+
+        return group_table(self.quantization, self.family)
+
+    @cached_property
+    def inventory(self) -> Inventory | None:
+        """What should be stored, what is not and what is besides; None where neither base nor family tells."""
+        from verify.inventory import take_inventory
+
+        return take_inventory(self)
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """The stored modules that some engine might build quantized."""
+        from verify.engines import slots
+
+        return slots(self)
+
+    @cached_property
+    def resolved(self) -> tuple[Resolved, ...]:
+        """What each engine builds for each module; UnknownEngine where there is no such engine."""
+        from verify.engines import load_engine, resolve
+
+        return tuple(resolve(load_engine(label), self, self.slots) for label in self.engines)
+
+    @cached_property
+    def mismatches(self) -> Mismatches:
+        """The modules that an engine builds otherwise than they are stored, each left to one rule."""
+        from verify.mismatches import find_mismatches
+
+        return find_mismatches(self)
+
+    @cached_property
+    def packed(self) -> tuple[Packed, ...]:
+        """Every packed module with its parts, its scheme and its size."""
+        from verify.packed import packed_modules
+
+        return tuple(packed_modules(self))
+
+    @cached_property
+    def family(self) -> Family | None:
+        return find_family(self.config)
+
+    @cached_property
+    def spec(self) -> Spec | None:
+        """What the family says the config implies; None for an unknown family or an incomplete config."""
+        if self.family is None:
+            return None
+        try:
+            return self.family.spec(self.config)
+        except SpecError:
+            return None

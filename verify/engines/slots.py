@@ -1,0 +1,68 @@
+"""The modules that an engine might build quantized: what each is, and which experts belong together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from checkpoint import Checkpoint, Module
+from checkpoint.families import Family
+
+if TYPE_CHECKING:
+    from verify.case import Case
+
+QUANTIZABLE = frozenset({"linear", "expert", "router", "head", "embedding"})
+EXPERT = re.compile(r"(?P<owner>.+\.experts)\.(?:\d+\.)?\w+")
+ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
+
+
+class Slot(NamedTuple):
+    """A module of the checkpoint. `owner` is the module that holds all experts, for an expert or fused experts."""
+
+    name: str
+    kind: str
+    owner: str | None
+    packed: bool
+
+
+def slots(case: Case) -> tuple[Slot, ...]:
+    """Every stored module that some engine builds as a linear layer, as experts or as an embedding."""
+    return tuple(_slots(case))
+
+
+def _slots(case: Case) -> Iterator[Slot]:
+    for name, module in case.modules.items():
+        kind = kind_of(module, case.family, case.checkpoint)
+        if kind is not None:
+            owner = EXPERT.fullmatch(name) if kind == "expert" else None
+            yield Slot(name, kind, owner["owner"] if owner else None, module.packed)
+
+
+def kind_of(module: Module, family: Family | None, checkpoint: Checkpoint) -> str | None:
+    """What the module is, None if it can never be quantized or the family has no such module."""
+    if family is None:
+        return _guess(module, checkpoint)
+    kind = family.kind(module.name)
+    if kind == "vision":
+        return kind if family.is_linear(module.name) or module.packed else None
+    return kind if kind in QUANTIZABLE else None
+
+
+def _guess(module: Module, checkpoint: Checkpoint) -> str | None:
+    """The kind of a module of no known family: two dimensions make a linear layer, names tell the rest."""
+    bare = "" in module.tensors
+    dimensions = 3 if bare else 2
+    weight = module.tensors.get("" if bare else "weight")
+    if not module.packed and (weight is None or len(checkpoint.tensors[weight].shape) != dimensions):
+        return None
+    leaf = module.name.rpartition(".")[2]
+    if EXPERT.fullmatch(module.name):
+        return "expert"
+    if bare:
+        return None
+    if leaf in ROUTERS:
+        return "router"
+    if leaf == "lm_head":
+        return "head"
+    return "embedding" if "embed" in leaf else "linear"

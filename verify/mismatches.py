@@ -1,0 +1,209 @@
+"""Where what is stored and what an engine builds part, and which rule names the cause best.
+
+One entry of the config can mislead three engines about ten thousand modules. A mismatch is one module with all the
+engines it fails in; a rule gathers those of equal cause into one hit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from checkpoint.patterns import PREFIX
+from verify.engines import Engine, Resolution, Scope, Slot, ignore_entries, target_groups
+from verify.engines.entries import Entries
+from verify.gathering import folded
+from verify.registry import Hit
+
+if TYPE_CHECKING:
+    from verify.case import Case
+
+SCOPES: Mapping[Scope, str] = {"main": "", "draft": " (draft)"}
+
+
+class Failure(NamedTuple):
+    """One engine, and what it builds instead."""
+
+    engine: Engine
+    resolution: Resolution
+
+
+class Mismatch(NamedTuple):
+    """A module that some engines build otherwise than it is stored.
+
+    `blamed` is the config entry that covers the module's name in the checkpoint, but not its name in the engine.
+    """
+
+    slot: Slot
+    failures: tuple[Failure, ...]
+    blamed: str | None
+
+    @property
+    def stored(self) -> str:
+        return "packed" if self.slot.packed else "dense"
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The entries by which the engines decided."""
+        return tuple(dict.fromkeys(one.resolution.entry for one in self.failures if one.resolution.entry))
+
+
+Mismatches = Mapping[str, tuple[Mismatch, ...]]
+"""By the id of the rule that reports them; those under "" are reported by rules that look at the module itself."""
+
+
+def find_mismatches(case: Case) -> Mismatches:
+    """All mismatches of a case by rule."""
+    if case.quantization is None:
+        return {}
+    blame = _Blame(case)
+    mixed = _mixed_experts(case.slots)
+    broken = unbuildable(case)
+    claims: dict[str, list[Mismatch]] = defaultdict(list)
+    for slot, failures in _failures(case):
+        mismatch = Mismatch(slot, failures, blame.entry(slot, failures))
+        claims[_rule(case, mismatch, mixed, broken)].append(mismatch)
+    return {rule: tuple(found) for rule, found in claims.items()}
+
+
+def _failures(case: Case) -> Iterator[tuple[Slot, tuple[Failure, ...]]]:
+    found: dict[str, list[Failure]] = defaultdict(list)
+    packed = {slot.name: slot.packed for slot in case.slots}
+    for resolved in case.resolved:
+        for resolution in resolved:
+            if (resolution.built == "packed") != packed[resolution.module]:
+                found[resolution.module].append(Failure(resolved.engine, resolution))
+    for slot in case.slots:
+        if slot.name in found:
+            yield slot, tuple(found[slot.name])
+
+
+def unbuildable(case: Case) -> set[str]:
+    """The modules of layers that an engine cannot build at all; C09 and C10 report them."""
+    torn = {shard for layer in torn_layers(case) for shard in layer.shards}
+    faulty = (error for one in case.resolved for error in one.errors if error.fault != "no-target")
+    return torn.union(*(error.modules for error in faulty))
+
+
+class TornLayer(NamedTuple):
+    """A fused layer of which some shards are stored packed and some dense."""
+
+    engine: Engine
+    layer: str
+    shards: tuple[str, ...]
+    packed: tuple[str, ...]
+
+
+def torn_layers(case: Case) -> list[TornLayer]:
+    """The fused layers, by engine, whose shards are not stored alike."""
+    packed = {slot.name: slot.packed for slot in case.slots if slot.owner is None}
+    torn = []
+    for resolved in case.resolved:
+        shards: dict[str, list[str]] = defaultdict(list)
+        for one in resolved:
+            if one.module in packed and not one.exempt:
+                shards[one.layer].append(one.module)
+        for layer, names in shards.items():
+            inside = tuple(name for name in names if packed[name])
+            if inside and len(inside) < len(names):
+                torn.append(TornLayer(resolved.engine, layer, tuple(names), inside))
+    return torn
+
+
+def _mixed_experts(slots: Iterable[Slot]) -> set[str]:
+    """The owners of experts of which some are packed and some are not."""
+    states: dict[str, set[bool]] = defaultdict(set)
+    for slot in slots:
+        if slot.owner is not None:
+            states[slot.owner].add(slot.packed)
+    return {owner for owner, packed in states.items() if len(packed) > 1}
+
+
+class _Blame:
+    """The entries of the config as they cover names in the checkpoint."""
+
+    def __init__(self, case: Case) -> None:
+        quantization = case.quantization or {}
+        self._ignore = Entries(ignore_entries(quantization))
+        self._targets = Entries(target_groups(quantization))
+
+    def entry(self, slot: Slot, failures: tuple[Failure, ...]) -> str | None:
+        """The entry that was meant for `slot` and does not reach it."""
+        if any(one.resolution.exempt for one in failures):
+            return None
+        if not slot.packed:
+            return self._first(self._ignore, slot)
+        if any(one.resolution.ignored for one in failures):
+            return None
+        return self._first(self._targets, slot)
+
+    def _first(self, entries: Entries, slot: Slot) -> str | None:
+        """Fused experts are meant by an entry for the first of them."""
+        names = [slot.name]
+        if slot.owner is not None and slot.name.rpartition(".")[0] == slot.owner:
+            names.append(f"{slot.owner}.0.gate_proj")
+        return next((found for name in names if (found := entries.first(name))), None)
+
+
+def _rule(case: Case, mismatch: Mismatch, mixed: set[str], broken: set[str]) -> str:
+    """The rule that reports a mismatch."""
+    slot = mismatch.slot
+    if slot.name in broken:
+        return ""
+    if slot.owner in mixed:
+        return "C10"
+    if slot.kind == "router":
+        return "C15"
+    if slot.kind == "head":
+        return _head_rule(mismatch)
+    if slot.packed and (slot.kind in ("vision", "embedding") or mismatch.failures[0].resolution.exempt):
+        return ""
+    if mismatch.blamed and mismatch.blamed.startswith(PREFIX):
+        return "C11"
+    if slot.packed:
+        return "C08"
+    if any(one.resolution.scope == "draft" for one in mismatch.failures):
+        return "M04" if mismatch.blamed else "M03"
+    return "C16" if slot.kind == "vision" else "C07"
+
+
+def _head_rule(mismatch: Mismatch) -> str:
+    resolutions = [one.resolution for one in mismatch.failures]
+    if not mismatch.slot.packed:
+        return "C20"
+    if any(one.ignored for one in resolutions):
+        return "C20"
+    if any(one.exempt for one in resolutions):
+        return "L02"
+    return "C17" if mismatch.blamed else "C08"
+
+
+Wording = Callable[[Mismatch], str]
+
+
+def mismatch_hits(case: Case, rule: str, found: Wording, remedy: Wording) -> Iterator[Hit]:
+    """One hit for the mismatches of `rule` that fail alike and read alike."""
+    alike: dict[tuple[object, ...], list[Mismatch]] = defaultdict(list)
+    for one in case.mismatches.get(rule, ()):
+        failing = tuple((failure.engine.label, failure.resolution.scope) for failure in one.failures)
+        alike[found(one), remedy(one), failing].append(one)
+    for together in alike.values():
+        first = together[0]
+        yield Hit(
+            folded(one.slot.name for one in together),
+            found(first),
+            consequence(first),
+            remedy(first),
+            engines=tuple(dict.fromkeys(failure.engine.label for failure in first.failures)),
+            count=len(together),
+        )
+
+
+def consequence(mismatch: Mismatch) -> str:
+    """What happens in each engine: `vLLM 0.24 (draft): KeyError ...; transformers: ...`."""
+    texts: dict[str, str] = {}
+    for engine, resolution in mismatch.failures:
+        text = engine.outcome(mismatch.stored, mismatch.slot.kind, resolution.scope)
+        texts.setdefault(f"{engine.title}{SCOPES[resolution.scope]}: {text}", text)
+    return "; ".join(texts)

@@ -1,0 +1,236 @@
+"""quantization_config by itself: where it stands, its formats, schemes, targets and the spelling of its entries."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from checkpoint.patterns import PREFIX, compiled
+from verify.case import Case
+from verify.engines import concerned, config_groups, group_targets, ignore_entries
+from verify.engines.entries import Entries, target_groups
+from verify.mismatches import Mismatch, mismatch_hits
+from verify.registry import Hit, rule
+
+METHOD = "compressed-tensors"
+PACKED_FORMAT = "pack-quantized"
+ACTIVATION_FORMATS = frozenset({"naive-quantized", "int-quantized", "float-quantized", "nvfp4-pack-quantized"})
+"""`is_activation_quantization_format` in vLLM's compressed_tensors/utils.py."""
+DERIVE = "ckpt ignore SRC derive"
+CONFIG = "config.json"
+
+
+def labels(case: Case, *names: str) -> tuple[str, ...]:
+    """How the user asked for those engines of the case that are one of `names`."""
+    return tuple(engine.label for engine in concerned(case, *names))
+
+
+def packed_groups(case: Case) -> set[str]:
+    """The groups by which some engine builds a packed module."""
+    packed = {slot.name for slot in case.slots if slot.packed}
+    return {one.group for resolved in case.resolved for one in resolved if one.group and one.module in packed}
+
+
+def group_format(quantization: Mapping[str, Any], group: Mapping[str, Any]) -> Any:
+    """The format of a group: its own, else that of the whole config."""
+    own = group.get("format")
+    return quantization.get("format") if own is None else own
+
+
+@rule(
+    "C01",
+    "quantization_config is there, once, and says compressed",
+    cost="config",
+    evidence="vLLM weight_utils.get_quant_config; transformers CompressedTensorsConfig.is_quantization_compressed",
+)
+def config_present(case: Case) -> Iterable[Hit]:
+    packed = sum(module.packed for module in case.modules.values())
+    quantization = case.quantization
+    if quantization is None:
+        if packed:
+            found = f"{packed} modules are packed and there is no quantization_config"
+            remedy = "Restore quantization_config from the config.json that the exporter wrote"
+            yield Hit(CONFIG, found, "every engine builds them dense and finds no weight for them", remedy)
+        return
+    yield from _misplaced(case)
+    method = quantization.get("quant_method")
+    if packed and method != METHOD:
+        yield Hit(f"{CONFIG}: quantization_config", f"quant_method is {method!r} and {packed} modules are packed")
+    status = quantization.get("quantization_status")
+    concerns = labels(case, "transformers")
+    if packed and method == METHOD and status != "compressed" and concerns:
+        found, consequence = f"quantization_status is {status!r}, not 'compressed'", "builds every module dense"
+        yield Hit(f"{CONFIG}: quantization_config", found, consequence, engines=concerns)
+
+
+def _misplaced(case: Case) -> Iterator[Hit]:
+    text = case.config.get("text_config")
+    inner = text.get("quantization_config") if isinstance(text, dict) else None
+    outer = case.config.get("quantization_config")
+    if not isinstance(inner, dict):
+        return
+    place = f"{CONFIG}: text_config.quantization_config"
+    if isinstance(outer, dict) and inner != outer:
+        yield Hit(place, "differs from the one at the top level", "engines read the one at the top level only")
+    elif outer is None and (concerns := labels(case, "transformers")):
+        yield Hit(place, "not at the top level", "is not seen: every module is built dense", engines=concerns)
+
+
+@rule("C02", "packed groups are in format pack-quantized", cost="config", evidence="sglang#32736; vLLM get_moe_method")
+def formats(case: Case) -> Iterable[Hit]:
+    quantization = case.quantization or {}
+    top, used = quantization.get("format"), packed_groups(case)
+    for name, group in config_groups(quantization).items():
+        found = group_format(quantization, group)
+        if name in used and found != PACKED_FORMAT and found not in ACTIVATION_FORMATS:
+            # transformers infers the format of a group that states none.
+            engines = ("vllm", "sglang") if group.get("format") is None else ("vllm", "sglang", "transformers")
+            yield from _format_hit(case, f"config_groups.{name}", f"format {found!r}", engines)
+            return
+    experts = any(slot.kind == "expert" and slot.packed for slot in case.slots)
+    if experts and used and top != PACKED_FORMAT:
+        yield from _format_hit(
+            case, "format", f"is {top!r} at the top level, which SGLang asks of experts", ("sglang",)
+        )
+
+
+def _format_hit(case: Case, place: str, found: str, engines: tuple[str, ...]) -> Iterator[Hit]:
+    if concerns := labels(case, *engines):
+        remedy = f"Set it to {PACKED_FORMAT!r}"
+        consequence = f"ValueError: only format {PACKED_FORMAT} is supported"
+        yield Hit(f"quantization_config.{place}", found, consequence, remedy, engines=concerns)
+
+
+@rule(
+    "C03",
+    "no integer group without activations is in an activation format",
+    cost="config",
+    engines=("vllm",),
+    evidence="vLLM _quantization_scheme_map_from_config: assert weights.type == FLOAT",
+)
+def activation_formats(case: Case) -> Iterable[Hit]:
+    quantization, concerns = case.quantization or {}, labels(case, "vllm")
+    for name, group in config_groups(quantization).items() if concerns else ():
+        found, weights = group_format(quantization, group), group.get("weights")
+        integers = isinstance(weights, dict) and weights.get("type", "int") == "int"
+        if integers and not group.get("input_activations") and found in ACTIVATION_FORMATS:
+            place, remedy = f"quantization_config.config_groups.{name}", f"Set the format to {PACKED_FORMAT!r}"
+            yield Hit(place, f"weight-only, format {found!r}", "a bare AssertionError", remedy, engines=concerns)
+
+
+@rule(
+    "C11",
+    "every regex reaches its modules under the engine's own names",
+    cost="config",
+    evidence="llm-compressor#2641; vLLM apply_vllm_mapper translates exact names only",
+)
+def regexes(case: Case) -> Iterable[Hit]:
+    quantization = case.quantization or {}
+    for entry in (*ignore_entries(quantization), *target_groups(quantization)):
+        try:
+            compiled(entry)
+        except re.error as error:
+            yield Hit(f"quantization_config: {entry}", f"no regular expression: {error}", "every engine raises")
+    yield from mismatch_hits(case, "C11", _anchored, _unanchored)
+    blamed = {one.blamed for one in case.mismatches.get("C11", ())}
+    for entry in ignore_entries(quantization):
+        missed = _missed_by(case, entry) if entry.startswith(PREFIX) and entry not in blamed else ()
+        if missed:
+            found = "covers modules by their name in the checkpoint, not by the engine's; another entry covers them"
+            place = f"quantization_config.ignore: {entry}"
+            yield Hit(place, found, remedy=f"ckpt ignore SRC remove '{entry}'", severity="note", engines=missed)
+
+
+def _anchored(mismatch: Mismatch) -> str:
+    first = mismatch.failures[0]
+    name = first.resolution.layer
+    return f"{mismatch.blamed!r} covers the name in the checkpoint, not {first.engine.title}'s name {_generic(name)}"
+
+
+def _unanchored(mismatch: Mismatch) -> str:
+    return "Begin the regex with '.*'" if mismatch.slot.packed else f"{DERIVE}, or begin the regex with '.*'"
+
+
+def _generic(name: str) -> str:
+    """The name with its numbers left open, so that findings about many layers read alike."""
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name)
+
+
+def _missed_by(case: Case, entry: str) -> tuple[str, ...]:
+    """The engines to whose names the regex says nothing, although it covers names in the checkpoint."""
+    entries = Entries([entry])
+    names = [slot.name for slot in case.slots if slot.owner is None and entries.first(slot.name)]
+    if not names:
+        return ()
+    missed = []
+    for resolved in case.resolved:
+        views = [scope[name].layer for scope in (resolved.main, resolved.draft) for name in names if name in scope]
+        renamed = any(
+            layer.rpartition(".")[0] != name.rpartition(".")[0] for layer, name in zip(views, names, strict=False)
+        )
+        if views and renamed and not any(entries.first(layer) for layer in views):
+            missed.append(resolved.engine.label)
+    return tuple(missed)
+
+
+@rule(
+    "C12", "every entry names a module", severity="warning", cost="config", evidence="vllm#40252: a stale ignore list"
+)
+def stale_entries(case: Case) -> Iterable[Hit]:
+    for entry in ignore_entries(case.quantization or {}):
+        if not _names_something(case, entry):
+            found = "covers no module of the checkpoint"
+            consequence = "stale or misspelt: what it was meant for is not ignored by it"
+            remedy = f"ckpt ignore SRC remove '{entry}'"
+            yield Hit(f"quantization_config.ignore: {entry}", found, consequence, remedy)
+
+
+def _names_something(case: Case, entry: str) -> bool:
+    """Does the entry cover, or name the parent of, a module stored here or known to the family?"""
+    if not entry.startswith(PREFIX):
+        known = case.family is not None and case.family.kind(entry) is not None
+        inside = f"{entry}."
+        return known or entry in case.modules or any(name.startswith(inside) for name in case.modules)
+    entries = Entries([entry])
+    spellings = (layer for resolved in case.resolved for layer in {one.layer for one in resolved})
+    fused = (f"{slot.owner}.0.gate_proj" for slot in case.slots if slot.owner)
+    return any(entries.first(name) for names in (case.modules, fused, spellings) for name in names)
+
+
+@rule(
+    "C18",
+    "no sparsity, and a KV cache scheme of 8-bit floats or none",
+    cost="config",
+    engines=("vllm",),
+    evidence="vLLM _parse_sparsity_config, validate_kv_cache_scheme",
+)
+def sparsity_and_cache(case: Case) -> Iterable[Hit]:
+    quantization, concerns = case.quantization or {}, labels(case, "vllm")
+    sparsity, cache = quantization.get("sparsity_config"), quantization.get("kv_cache_scheme")
+    if concerns and isinstance(sparsity, dict) and sparsity.get("targets"):
+        consequence = "DeprecationWarning 'Sparsity support has been removed', raised"
+        place = "quantization_config.sparsity_config"
+        yield Hit(place, f"targets {sparsity['targets']}", consequence, "Set it to {}", engines=concerns)
+    if concerns and isinstance(cache, dict) and (cache.get("type"), cache.get("num_bits")) != ("float", 8):
+        found = f"type {cache.get('type')!r}, num_bits {cache.get('num_bits')}"
+        place, consequence = "quantization_config.kv_cache_scheme", "NotImplementedError: 8-bit floats only"
+        yield Hit(place, found, consequence, engines=concerns)
+
+
+@rule(
+    "C19",
+    "no two groups have the same target",
+    cost="config",
+    evidence="one mapping of target to scheme in all engines",
+)
+def repeated_targets(case: Case) -> Iterable[Hit]:
+    groups = config_groups(case.quantization or {})
+    counts = Counter(target for group in groups.values() for target in dict.fromkeys(group_targets(group)))
+    for target, count in counts.items():
+        holders = [name for name, group in groups.items() if target in group_targets(group)]
+        if count > 1:
+            found = f"target {target!r} stands in {', '.join(holders)}"
+            consequence = f"only {holders[-1]} counts"
+            yield Hit("quantization_config.config_groups", found, consequence, "Keep it in one group")

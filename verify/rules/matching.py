@@ -1,0 +1,201 @@
+"""What each engine makes of the config, module by module, against what is stored."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from verify.case import Case
+from verify.engines import Engine, LoadError, Resolution, config_groups, ignore_entries
+from verify.engines.entries import Entries
+from verify.gathering import folded, gather
+from verify.mismatches import Mismatch, mismatch_hits, torn_layers
+from verify.registry import Hit, rule
+from verify.rules.config import DERIVE
+
+SCHEME_KEYS = ("type", "num_bits", "strategy", "group_size", "symmetric")
+
+
+@rule(
+    "C06",
+    "every engine reads a packed module by the scheme it is stored in",
+    evidence="engines order targets differently",
+)
+def same_scheme(case: Case) -> Iterable[Hit]:
+    """The engine's choice against that of the format's own order, by which the shapes are judged elsewhere."""
+    schemes = {name: _scheme(group) for name, group in config_groups(case.quantization or {}).items()}
+    packed = {slot.name for slot in case.slots if slot.packed}
+    expected: dict[str, str | None] = {name: case.groups.group(name) for name in packed}
+    astray: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for resolved in case.resolved:
+        for one in resolved:
+            group = expected.get(one.module)
+            if group and one.group and not _is_unpacked_by_guess(resolved.engine, one):
+                if schemes[one.group] != schemes[group]:
+                    astray[resolved.engine.label, one.group, group].append(one.module)
+    for (label, taken, group), names in astray.items():
+        found = f"read by {taken}, where compressed-tensors' order gives {group}"
+        consequence = "a wrong shape or wrong numbers"
+        remedy = "Let the targets of the groups not overlap"
+        yield Hit(folded(names), found, consequence, remedy, engines=(label,), count=len(names))
+
+
+def _is_unpacked_by_guess(engine: Engine, one: Resolution) -> bool:
+    """transformers' one scheme for all experts is the matter of C17."""
+    return engine.name == "transformers" and one.layer != one.module
+
+
+def _scheme(group: object) -> object:
+    weights = group.get("weights") if isinstance(group, dict) else None
+    return tuple(weights.get(key) for key in SCHEME_KEYS) if isinstance(weights, dict) else None
+
+
+@rule(
+    "C07",
+    "what is dense is ignored, or no target covers it",
+    evidence="vllm#53387; sglang#38574; engines' find_matched_target",
+)
+def dense_but_targeted(case: Case) -> Iterable[Hit]:
+    yield from mismatch_hits(case, "C07", lambda one: targeted(case, one), lambda one: DERIVE)
+
+
+def targeted(case: Case, mismatch: Mismatch) -> str:
+    """Why a dense module is built packed."""
+    targets = ", ".join(repr(entry) for entry in mismatch.entries) or "the experts' scheme"
+    found = f"stored dense, covered by {targets} and not ignored"
+    parent = _parent_entry(case, mismatch.slot.name)
+    return f"{found}: {parent!r} is a whole name, not a prefix" if parent else found
+
+
+def _parent_entry(case: Case, module: str) -> str | None:
+    """An exact ignore entry that names a parent of `module`, as if it covered what is inside."""
+    entries = Entries(ignore_entries(case.quantization or {}))
+    while "." in module:
+        module = module.rpartition(".")[0]
+        if module in entries:
+            return module
+    return None
+
+
+@rule(
+    "C08",
+    "what is packed is covered by a target and not ignored",
+    evidence="llm-compressor#1820; engines' should_ignore_layer",
+)
+def packed_but_dense(case: Case) -> Iterable[Hit]:
+    yield from mismatch_hits(case, "C08", _not_targeted, _retarget)
+
+
+def _not_targeted(mismatch: Mismatch) -> str:
+    ignored = [one.resolution.entry for one in mismatch.failures if one.resolution.ignored]
+    if ignored:
+        return f"stored packed, ignored by {ignored[0]!r}"
+    return f"stored packed; {mismatch.blamed!r} does not reach it" if mismatch.blamed else "stored packed, no target"
+
+
+def _retarget(mismatch: Mismatch) -> str:
+    ignored = [one.resolution.entry for one in mismatch.failures if one.resolution.ignored]
+    if mismatch.slot.kind == "head":
+        return "ckpt int8-head SRC --base BASE"
+    if any(one.resolution.scope == "draft" for one in mismatch.failures):
+        return f"ckpt graft-mtp SRC --base BASE, or ckpt ignore SRC remove '{ignored[0]}'" if ignored else DERIVE
+    return f"ckpt ignore SRC remove '{ignored[0]}'" if ignored else "Add a target to the config group of its scheme"
+
+
+@rule(
+    "C09",
+    "the shards of a fused layer are stored and listed alike",
+    engines=("vllm", "sglang"),
+    evidence="auto-round#2174; vLLM should_ignore_layer: Found different quantization schemes for the shards",
+)
+def fused_shards(case: Case) -> Iterable[Hit]:
+    yield from _load_errors(case, "shards", "ValueError: found different quantization schemes for the shards", DERIVE)
+    torn: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for one in torn_layers(case):
+        parts = ", ".join(name.rpartition(".")[2] for name in one.packed)
+        torn[f"of its shards only {parts} stored packed"][one.engine.label] += [one.layer]
+    for found, layers in torn.items():
+        names = list(dict.fromkeys(name for group in layers.values() for name in group))
+        remedy = "Quantize all shards or none: ckpt quantize SRC --target ..."
+        consequence = "the layer is built in one piece, so one part of it finds no parameter"
+        yield Hit(folded(names), found, consequence, remedy, engines=tuple(layers), count=len(names))
+
+
+@rule(
+    "C10",
+    "all experts of a layer are stored and listed as expert 0",
+    engines=("vllm", "sglang"),
+    evidence="vLLM get_moe_method looks at experts.0.{gate,up,down}_proj only",
+)
+def experts_alike(case: Case) -> Iterable[Hit]:
+    consequence = "ValueError: All MoE projections need to have same quantization scheme"
+    yield from _load_errors(case, "experts", consequence, DERIVE)
+    found = "stored otherwise than most experts of its layer, which are built as expert 0 is listed"
+    yield from mismatch_hits(case, "C10", lambda one: f"{found}: {one.stored}", lambda one: "ckpt quantize SRC")
+
+
+def _load_errors(case: Case, fault: str, consequence: str, remedy: str) -> Iterator[Hit]:
+    """Errors of the same kind in the same layers are one hit for all engines."""
+    labels: dict[LoadError, list[str]] = defaultdict(list)
+    for resolved in case.resolved:
+        for error in resolved.errors:
+            if error.fault == fault:
+                labels[error._replace(layer="", found="", scope="main")].append(resolved.engine.label)
+    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for error, engines in labels.items():
+        alike[tuple(dict.fromkeys(engines))] += error.modules
+    for engines, modules in alike.items():
+        found = "some of these are ignored and some are not" if fault == "shards" else "expert 0's projections disagree"
+        yield Hit(folded(modules), found, consequence, remedy, engines=engines, count=len(modules))
+
+
+@rule(
+    "C14",
+    "every linear layer is targeted or ignored",
+    severity="warning",
+    engines=("sglang",),
+    evidence="SGLang find_matched_target: Unable to find matching target",
+)
+def uncovered(case: Case) -> Iterable[Hit]:
+    dense = {slot.name for slot in case.slots if not slot.packed}
+    for resolved in case.resolved:
+        names = [name for error in resolved.errors if error.fault == "no-target" for name in error.modules]
+        names = [name for name in dict.fromkeys(names) if name in dense]
+        if names:
+            found = "stored dense, neither targeted nor ignored"
+            consequence = "ValueError: Unable to find matching target"
+            label = resolved.engine.label
+            yield Hit(folded(names), found, consequence, DERIVE, engines=(label,), count=len(names))
+
+
+@rule(
+    "C15",
+    "routers are dense, and stay so in every engine",
+    evidence="vllm-omni#5573; transformers builds shared_expert_gate as nn.Linear",
+)
+def routers(case: Case) -> Iterable[Hit]:
+    yield from mismatch_hits(case, "C15", lambda one: _router(case, one), lambda one: _router_remedy(one))
+    failing = {one.slot.name for one in case.mismatches.get("C15", ())}
+    ignore = Entries(ignore_entries(case.quantization or {}))
+    open_routers = (
+        (slot.name, "not ignored, and covered by a target")
+        for slot in case.slots
+        if slot.kind == "router" and not slot.packed and slot.name not in failing
+        if ignore.first(slot.name) is None and case.groups.group(slot.name)
+    )
+    consequence = "tools and older transformers that build the router as nn.Linear expect it packed"
+    yield from gather(open_routers, consequence=consequence, remedy=DERIVE, severity="warning", engines=())
+
+
+def _router(case: Case, mismatch: Mismatch) -> str:
+    return "a router stored packed" if mismatch.slot.packed else targeted(case, mismatch)
+
+
+def _router_remedy(mismatch: Mismatch) -> str:
+    return "ckpt graft SRC --from BASE --tensors PATTERN" if mismatch.slot.packed else DERIVE
+
+
+@rule("C16", "the vision tower is ignored by every engine's names", evidence="llm-compressor#2641")
+def vision(case: Case) -> Iterable[Hit]:
+    remedy = "ckpt ignore SRC add 're:.*visual.*'"
+    yield from mismatch_hits(case, "C16", lambda one: targeted(case, one), lambda one: remedy)

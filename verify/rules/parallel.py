@@ -1,0 +1,77 @@
+"""Shapes that an engine's kernels or a tensor-parallel split cannot take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from verify.case import Case
+from verify.descent import EXPERT
+from verify.engines import load_engine
+from verify.gathering import gather
+from verify.registry import Hit, rule
+from verify.rules.triplets import schemed
+
+ROW_PARALLEL = ("o_proj", "out_proj", "down_proj")
+"""Modules whose columns are split over the ranks, in every engine and family known here."""
+
+TILE_ROWS, TILE_COLUMNS = 64, 128
+"""Marlin's tile (vllm marlin_utils.py, min_thread_n and min_thread_k); padded since 0.24, but not for experts."""
+
+PADDED_SINCE = (0, 24, 0, 0)
+
+
+@rule("T07", "groups divide the columns, on every rank", severity="warning", evidence="vllm#49949, vllm#41511")
+def groups_divide(case: Case) -> Iterable[Hit]:
+    for found, severity in (("the module", "error"), (f"each of {case.tp} ranks", "error")):
+        ranks = 1 if found == "the module" else case.tp
+        if ranks:
+            consequence = "engines raise: not divisible by group_size"
+            yield from gather(_undivided(case, ranks, found), consequence=consequence, severity=severity)
+
+
+def _undivided(case: Case, ranks: int, holder: str) -> Iterator[tuple[str, str]]:
+    for module, scheme in schemed(case):
+        size = module.size
+        split = ranks if module.leaf in ROW_PARALLEL else 1
+        if size is None or scheme.group_size is None or (ranks > 1 and split == 1):
+            continue
+        if size[1] % split or size[1] // split % scheme.group_size:
+            columns = f"{size[1]} columns" + (f" / {split}" if split > 1 else "")
+            yield module.name, f"{columns} of {holder} do not divide by the group size {scheme.group_size}"
+
+
+@rule("T08", "shapes fit the tiles of vLLM's kernels", severity="warning", engines=("vllm",), evidence="vllm#57792")
+def tiles(case: Case) -> Iterable[Hit]:
+    yield from gather(_hidden(case), consequence="vLLM's Marlin kernel for experts fails with a bare AssertionError")
+    if _pads(case):
+        return
+    consequence = "vLLM before 0.24 raises: not divisible by min_thread_n or min_thread_k"
+    yield from gather(_off_tile(case), consequence=consequence)
+
+
+def _hidden(case: Case) -> Iterator[tuple[str, str]]:
+    """Experts whose hidden size, the rows of down_proj and the columns of the others, is off the tile."""
+    for module, _ in schemed(case):
+        match, size = EXPERT.fullmatch(module.name), module.size
+        if match and size:
+            hidden = size[0] if match["part"] == "down_proj" else size[1]
+            if hidden % TILE_COLUMNS:
+                yield module.name, f"hidden size {hidden} does not divide by {TILE_COLUMNS}"
+
+
+def _off_tile(case: Case) -> Iterator[tuple[str, str]]:
+    for module, _ in schemed(case):
+        size = module.size
+        if size is None or EXPERT.fullmatch(module.name):
+            continue
+        row_parallel = module.leaf in ROW_PARALLEL
+        rows = size[0] if row_parallel else size[0] // (case.tp or 1)
+        columns = size[1] // (case.tp or 1) if row_parallel else size[1]
+        if rows % TILE_ROWS or columns % TILE_COLUMNS:
+            yield module.name, f"[{rows}, {columns}] is no multiple of the tile [{TILE_ROWS}, {TILE_COLUMNS}]"
+
+
+def _pads(case: Case) -> bool:
+    """Is vLLM judged in no release before it began to pad?"""
+    engines = [load_engine(label) for label in case.engines if label.partition("@")[0] == "vllm"]
+    return all(engine.version >= PADDED_SINCE for engine in engines)

@@ -1,0 +1,128 @@
+"""Tokenizer, templates and processors: the files that make tokens of text, which an exporter may not touch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from checkpoint import CONFIG, UnreadableCheckpoint
+from checkpoint.document import parse_json
+from verify.case import Case
+from verify.finding import Severity
+from verify.registry import Hit, rule
+
+RESTORE = "ckpt restore-files SRC --base BASE"
+VOCABULARY = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json", "vocab.txt")
+SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "image_token_id", "video_token_id", "vision_start_token_id")
+SMALL = 64 * 1024 * 1024
+"""Bytes; a larger side file is compared by size alone."""
+
+
+@rule("X04", "the tokenizer is that of the base, its ids within the vocabulary", evidence="wrong tokens, fluent nonsense")
+def tokenizer(case: Case) -> Iterable[Hit]:
+    yield from _ids_beyond(case)
+    if case.base is None:
+        return
+    for name in VOCABULARY:
+        yield from _compare(case, name, changed="error", consequence="the model reads other tokens than it was taught")
+    for name in (*SETTINGS, *TEMPLATES):
+        yield from _compare(case, name, changed="warning", consequence="prompts are laid out or ended differently")
+
+
+@rule("X05", "the tokenizer loads in older transformers, too", severity="warning", evidence="GPTQModel#2403, ms-swift#8352")
+def tokenizer_class(case: Case) -> Iterable[Hit]:
+    config = _side_json(case, "tokenizer_config.json")
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        consequence = "transformers 4 knows no such class"
+        yield Hit("tokenizer_config.json: tokenizer_class", "TokenizersBackend", consequence, RESTORE)
+    if isinstance(config.get("extra_special_tokens"), list):
+        consequence = "transformers 4 expects a map and raises"
+        yield Hit("tokenizer_config.json: extra_special_tokens", "a list", consequence, RESTORE)
+
+
+@rule("X06", "generation ends where the model does", severity="warning", evidence="eos ids of config and generation_config")
+def generation(case: Case) -> Iterable[Hit]:
+    if "generation_config.json" not in case.checkpoint.side_files:
+        if case.base is None or "generation_config.json" in case.base.side_files:
+            consequence = "engines fall back on defaults: no second end token, other sampling"
+            yield Hit("generation_config.json", "missing", consequence, RESTORE)
+        return
+    stops = _as_set(_side_json(case, "generation_config.json").get("eos_token_id"))
+    absent = _as_set(_text_value(case.config, "eos_token_id")) - stops
+    if stops and absent:
+        found = f"without {sorted(absent)}, the end token of config.json"
+        yield Hit("generation_config.json: eos_token_id", found, "answers run on", RESTORE)
+
+
+@rule("X07", "a vision model has its processors, and a chat model its template", evidence="Qwen3-VL#1015, Qwen3-VL#912")
+def processors(case: Case) -> Iterable[Hit]:
+    files = case.checkpoint.side_files
+    base = case.base.side_files if case.base else {}
+    if isinstance(case.config.get("vision_config"), dict):
+        if not any(name in files for name in PROCESSORS):
+            yield Hit(PROCESSORS[0], "missing", "engines cannot read an image", RESTORE)
+        elif PROCESSORS[0] in files and "image_processor_type" not in _side_json(case, PROCESSORS[0]):
+            yield Hit(f"{PROCESSORS[0]}: image_processor_type", "missing", "transformers raises", RESTORE)
+        if "video_preprocessor_config.json" in base and "video_preprocessor_config.json" not in files:
+            yield Hit("video_preprocessor_config.json", "missing", "engines cannot read a video", RESTORE)
+
+
+def _compare(case: Case, name: str, *, changed: Severity, consequence: str) -> Iterator[Hit]:
+    ours, theirs = case.checkpoint.side_files.get(name), case.base.side_files.get(name) if case.base else None
+    if theirs is None or (name == "generation_config.json" and ours is None):
+        return
+    if ours is None:
+        severity: Severity = "error" if name == "tokenizer.json" else "warning"
+        yield Hit(name, "missing; the base has it", consequence, RESTORE, severity=severity)
+    elif not _same_bytes(ours, theirs):
+        rewritten = name.endswith(".json") and _read(ours) == _read(theirs)
+        found = "written anew, with the same content" if rewritten else "differs from the base's"
+        why = "no engine minds, hashes do" if rewritten else consequence
+        yield Hit(name, found, why, RESTORE, severity="note" if rewritten else changed)
+
+
+def _same_bytes(ours: Path, theirs: Path) -> bool:
+    size = ours.stat().st_size
+    return size == theirs.stat().st_size and (size > SMALL or ours.read_bytes() == theirs.read_bytes())
+
+
+def _ids_beyond(case: Case) -> Iterator[Hit]:
+    """Token ids that have no row in the embedding."""
+    size = _text_value(case.config, "vocab_size")
+    if type(size) is not int:
+        return
+    added = _side_json(case, "tokenizer_config.json").get("added_tokens_decoder")
+    ids = [int(key) for key in added if key.isdecimal()] if isinstance(added, dict) else []
+    consequence = "an index outside the embedding: a crash, or another token's row"
+    if ids and max(ids) >= size:
+        yield Hit("tokenizer_config.json", f"token id {max(ids)}, vocab_size {size}", consequence, RESTORE)
+    for key in SPECIAL_IDS:
+        for value in sorted(_as_set(case.config.get(key)) | _as_set(_text_value(case.config, key))):
+            if value >= size:
+                yield Hit(f"{CONFIG}: {key}", f"{value}, vocab_size {size}", consequence, RESTORE)
+
+
+def _text_value(config: Mapping[str, Any], key: str) -> Any:
+    text = config.get("text_config")
+    return text[key] if isinstance(text, dict) and key in text else config.get(key)
+
+
+def _as_set(value: Any) -> set[int]:
+    return {one for one in (value if isinstance(value, list) else [value]) if type(one) is int}
+
+
+def _side_json(case: Case, name: str) -> dict[str, Any]:
+    path = case.checkpoint.side_files.get(name)
+    return (_read(path) or {}) if path else {}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The JSON object in `path`; None where it is none, which X04 and the engines' own errors tell better."""
+    try:
+        return parse_json(path.read_bytes(), path.name) if path.stat().st_size <= SMALL else None
+    except UnreadableCheckpoint:
+        return None

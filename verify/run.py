@@ -1,0 +1,138 @@
+"""Running the rules over a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from checkpoint import Checkpoint, Files, survey
+from verify.case import ENGINES, Case, Progress, silent
+from verify.engines import load_engine
+from verify.finding import Finding
+from verify.registry import RULES, Level, Rule
+from verify.report import Report, worst_first
+from verify.rules import load_rules
+
+FORMAT_FREE = ("F", "X", "S01", "S02")
+"""Rules that hold of any checkpoint, whatever its weights are stored as: ids, or what they begin with."""
+
+SUBJECTS = "FITCMLOXNS"
+"""The first letters of rule ids, what is unreadable first: files, inventory, triplets, config, draft head, head,
+observed faults, side files, content, schemas."""
+
+CONTENT_LEVELS: tuple[Level, ...] = ("sample", "full")
+
+SUPERSEDED: Mapping[str, tuple[str, ...]] = {"S02": ("F09", "F15"), "S03": ("C",)}
+"""Schema rules that stay silent where a rule with a reason has spoken on the same document."""
+
+
+def verify(
+    checkpoint: Checkpoint | Path | str,
+    *,
+    base: Checkpoint | Path | str | None = None,
+    schema: str | Mapping[str, Any] | None = None,
+    engines: Sequence[str] = ENGINES,
+    tp: int | None = None,
+    level: Level = "headers",
+    only: Collection[str] | None = None,
+    progress: Progress = silent,
+) -> Report:
+    """Judge `checkpoint` by every rule that applies, against `base` where one is given.
+
+    `schema` is a profile's name or a JSON Schema for the layout document; `engines` are names, or `NAME@VERSION`;
+    `only` keeps the rules whose ids are in it or begin with one of it. Raises UnreadableCheckpoint where there is
+    no checkpoint at all, and UnknownEngine; what is wrong with a checkpoint is found, not raised.
+    """
+    for engine in engines:
+        load_engine(engine)
+    with Files() as files:
+        case = Case(
+            checkpoint if isinstance(checkpoint, Checkpoint) else survey(checkpoint),
+            base if base is None or isinstance(base, Checkpoint) else survey(base),
+            engines=tuple(engines),
+            tp=tp,
+            level=level,
+            schema=schema,
+            files=files,
+            progress=progress,
+        )
+        return judge(case, only)
+
+
+def judge(case: Case, only: Collection[str] | None = None) -> Report:
+    """Run the rules over `case`."""
+    load_rules()
+    rules = list(applicable(case, only))
+    findings = [finding for rule in rules for finding in rule.run(case) if _concerns(case, finding)]
+    return Report(
+        checkpoint=str(case.checkpoint.root),
+        findings=worst_first(_without_superseded(findings)),
+        base=str(case.base.root) if case.base else None,
+        engines=case.engines,
+        level=case.level,
+        tensors=len(case.checkpoint.tensors),
+        rules=tuple(rule.id for rule in rules),
+        facts=tuple(case.notes.facts),
+        skipped=dict(case.notes.skipped),
+    )
+
+
+def applicable(case: Case, only: Collection[str] | None) -> Iterator[Rule]:
+    """The rules to run, in their order; what is left out, and why, goes to the notes."""
+    unsupported = unsupported_format(case)
+    if unsupported:
+        case.notes.skip("modules, config groups and contents", f"{unsupported} is not supported: structure only")
+    for rule in sorted(RULES.values(), key=_position):
+        if only is not None and not rule.id.startswith(tuple(only)):
+            continue
+        if unsupported and not rule.id.startswith(FORMAT_FREE):
+            continue
+        if rule.cost == "content" and case.level not in CONTENT_LEVELS:
+            continue
+        if rule.needs_base and case.base is None:
+            case.notes.skip("what changed since the base", "no base was given")
+            continue
+        yield rule
+
+
+def _position(rule: Rule) -> tuple[int, str]:
+    """By subject in `SUBJECTS`' order, then by number; a letter that is not in it comes last."""
+    found = SUBJECTS.find(rule.id[0])
+    return found if found >= 0 else len(SUBJECTS), rule.id
+
+
+def unsupported_format(case: Case) -> str | None:
+    """What the weights are stored as, where it is none of ours; None for dense and integer weight-only checkpoints."""
+    quantization = case.quantization
+    if quantization is None:
+        return None
+    method = quantization.get("quant_method", "compressed-tensors")
+    if method != "compressed-tensors":
+        return f"quant_method {method}"
+    groups = quantization.get("config_groups")
+    for name, group in groups.items() if isinstance(groups, dict) else ():
+        if isinstance(group, dict) and (found := _unsupported_group(group)):
+            return f"{name} ({found})"
+    return None
+
+
+def _unsupported_group(group: Mapping[str, Any]) -> str | None:
+    weights = group.get("weights")
+    if isinstance(weights, dict) and weights.get("type", "int") != "int":
+        return f"{weights['type']} weights"
+    if group.get("input_activations") is not None:
+        return "quantized activations"
+    return None
+
+
+def _concerns(case: Case, finding: Finding) -> bool:
+    """Is the finding about an engine that was asked for, or about all?"""
+    asked = {engine.partition("@")[0] for engine in case.engines}
+    return not finding.engines or any(engine.partition("@")[0] in asked for engine in finding.engines)
+
+
+def _without_superseded(findings: list[Finding]) -> list[Finding]:
+    said = {finding.rule for finding in findings if finding.severity == "error"}
+    silenced = {rule for rule, causes in SUPERSEDED.items() if any(one.startswith(causes) for one in said)}
+    return [finding for finding in findings if finding.rule not in silenced]
