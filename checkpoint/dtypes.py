@@ -1,11 +1,10 @@
 """The element types of safetensors and their widths.
 
 Source: `Dtype` in safetensors 0.8. Types below one byte are stored densely, so a tensor's size is given in bits first.
+Numbers are limited to 64 bits, and so is a product of dimensions on its way, since other readers hold them in such.
 """
 
 from __future__ import annotations
-
-from math import prod
 
 BITS: dict[str, int] = {
     "BOOL": 8,
@@ -36,9 +35,20 @@ FLOATS = frozenset({"BF16", "F16", "F32"})
 """The types a weight may have before it is packed."""
 
 
+LIMIT = 1 << 64
+"""No count, size or offset reaches this."""
+
+
 def nbytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of a tensor of `shape`. Raises ValueError where a sub-byte type does not fill whole bytes."""
-    bits = BITS[dtype] * prod(shape)
+    """Bytes of a tensor of `shape`. Raises ValueError where they are no whole number, or beyond 64 bits."""
+    elements = 1
+    for length in shape:
+        elements *= length
+        if elements >= LIMIT:
+            raise ValueError(f"{dtype} {list(shape)} has more elements than 64 bits can count")
+    bits = BITS[dtype] * elements
+    if bits >= LIMIT:
+        raise ValueError(f"{dtype} {list(shape)} has more bits than 64 bits can count")
     if bits % 8:
         raise ValueError(f"{dtype} {list(shape)} is {bits} bits, not a whole number of bytes")
     return bits // 8

@@ -27,7 +27,7 @@ class Problem:
             text += f"; expected {self.expected}"
         if self.remedy:
             text += f". {self.remedy}"
-        return escape(text)
+        return escape(text.replace("\n", "\\n"))
 
 
 class CkptError(Exception):
@@ -39,7 +39,7 @@ class CkptError(Exception):
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         if headline is not None:
             self.headline = headline
-        super().__init__(self.headline, self.problems)
+        super().__init__(self.problems, self.headline)
 
     def __str__(self) -> str:
         lines = [str(problem) for problem in self.problems]

@@ -15,9 +15,15 @@ CHUNK = 8 * 1024 * 1024
 """Bytes moved at a time where nothing else bounds a transfer."""
 
 
+LONGEST_NAME = 255
+"""Bytes of a file name, on every file system in use."""
+
+
 def is_plain_name(name: str) -> bool:
-    """May `name`, taken from an index, be joined to a folder? Only a plain, printable file name may."""
-    return bool(name) and name.isprintable() and name not in (".", "..") and not set(name) & set('/\\:*?"<>|')
+    """May `name`, taken from an index, be joined to a folder? Only a plain, printable, visible file name may."""
+    if not name or name.startswith(".") or not name.isprintable() or set(name) & set('/\\:*?"<>|'):
+        return False
+    return len(name.encode()) <= LONGEST_NAME
 
 
 def stays_inside(path: Path, root: Path) -> bool:
@@ -74,18 +80,18 @@ class Files:
 
     def _borrow(self, path: Path) -> _Loan:
         """A duplicate of the open handle, so that eviction by another thread cannot close it under the reader."""
-        with self._lock:
-            handle = self._open.pop(path, None)
-            if handle is None:
-                try:
+        try:
+            with self._lock:
+                handle = self._open.pop(path, None)
+                if handle is None:
                     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                except OSError as error:
-                    problem = Problem("file-unreadable", error.strerror or str(error), str(path))
-                    raise UnreadableCheckpoint(problem) from error
-            self._open[path] = handle
-            while len(self._open) > self._limit:
-                os.close(self._open.popitem(last=False)[1])
-            return _Loan(os.dup(handle))
+                self._open[path] = handle
+                while len(self._open) > self._limit:
+                    os.close(self._open.popitem(last=False)[1])
+                return _Loan(os.dup(handle))
+        except OSError as error:
+            problem = Problem("file-unreadable", error.strerror or str(error), str(path))
+            raise UnreadableCheckpoint(problem) from error
 
 
 class _Loan:

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from checkpoint import dtypes
-from checkpoint.document import parse_json
+from checkpoint.document import scan_json
 from checkpoint.errors import Problem, UnreadableCheckpoint
 
 MAX_HEADER = 100_000_000
 """The limit in safetensors itself; larger headers cannot be loaded by anything."""
 
 LFS_POINTER = b"version https://git-lfs"
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 class TensorRef(NamedTuple):
@@ -34,40 +39,50 @@ class TensorRef(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a safetensors file says of itself. `tensors` is in the order of their bytes."""
+    """What a safetensors file says of itself. `tensors` is in the order of their bytes.
+
+    `stamp` is device, inode, size and time of the file when it was read: another stamp means another file.
+    """
 
     tensors: dict[str, TensorRef]
     metadata: dict[str, str] | None
     nbytes: int
+    stamp: tuple[int, int, int, int] | None = None
 
 
 def read_header(path: Path) -> Header:
     """Read and prove the header of `path`. Raises UnreadableCheckpoint with all that is wrong with it."""
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            stat = os.fstat(file.fileno())
             start = file.read(8)
-            length = _header_length(path.name, start, size, file.peek(32)[:32])
+            length = _header_length(path.name, start, stat.st_size, file.peek(32)[:32])
             raw = file.read(length)
     except OSError as error:
         raise _fault("file-unreadable", path.name, error.strerror or str(error)) from error
-    return parse_header(raw, path, size)
+    return parse_header(raw, path, stat.st_size)._replace(stamp=stamp(stat))
+
+
+def stamp(stat: os.stat_result) -> tuple[int, int, int, int]:
+    """What tells a file from one that took its place, or that was written since."""
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def parse_header(raw: bytes, path: Path, size: int) -> Header:
     """Parse header bytes `raw` of a file of `size` bytes; offsets become absolute."""
     if not raw.startswith(b"{"):
         raise _fault("header-invalid", path.name, f"header starts with {raw[:1]!r}", "'{'")
-    document = parse_json(raw, path.name, code="header-invalid")
+    document, problems = scan_json(raw, path.name, code="header-invalid")
     metadata = document.pop("__metadata__", None)
-    problems: list[Problem] = []
     if metadata is not None and not _is_text_map(metadata):
         problems.append(Problem("header-invalid", "__metadata__ is not a map of strings", path.name))
+    if _has_minus_zero(raw):
+        problems.append(Problem("header-invalid", "the number -0", path.name, expected="whole numbers from 0"))
     data_start = 8 + len(raw)
     refs = [ref for name, entry in document.items() if (ref := _entry(name, entry, path, data_start, problems))]
-    refs.sort(key=lambda ref: (ref.offset, ref.nbytes))
-    if not problems:
-        problems = list(_layout_problems(refs, path.name, data_start, size))
+    refs.sort(key=itemgetter(4, 5))
+    complete = len(refs) == len(document) and not any(problem.code == "duplicate-key" for problem in problems)
+    problems += _layout_problems(refs, path.name, data_start, size, complete=complete)
     if problems:
         raise UnreadableCheckpoint(problems)
     return Header({ref.name: ref for ref in refs}, metadata, data_start)
@@ -103,45 +118,66 @@ def _header_length(file: str, start: bytes, size: int, following: bytes) -> int:
 
 
 def _entry(name: str, entry: Any, path: Path, data_start: int, problems: list[Problem]) -> TensorRef | None:
-    """One tensor of the header, or None with the reason added to `problems`."""
+    """One tensor of the header, at the bytes it claims; None where it claims none. Faults are added to `problems`."""
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        wellformed = len(entry) == 3 and all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+        wellformed = len(entry) == 3 and type(shape) is list and type(begin) is type(end) is int and begin >= 0
     except (TypeError, KeyError, ValueError):
         wellformed = False
-    if not wellformed or not name:
+    if not wellformed or not name or end < begin:
         expected = "a name, and exactly dtype, shape and data_offsets"
         problems.append(Problem("entry-invalid", "malformed entry", path.name, name, expected))
         return None
-    if dtype not in dtypes.BITS:
-        problems.append(Problem("dtype-unknown", f"dtype {dtype!r}", path.name, name, "a safetensors dtype"))
-        return None
-    shape = tuple(shape)
     try:
-        size = dtypes.nbytes(dtype, shape)
-    except ValueError as error:
-        problems.append(Problem("size-mismatch", str(error), path.name, name))
-        return None
-    if end - begin != size:
-        found = f"{end - begin:,} bytes for {dtype} {list(shape)}"
-        problems.append(Problem("size-mismatch", found, path.name, name, f"{size:,}"))
-        return None
-    return TensorRef(name, dtype, shape, path, data_start + begin, size)
+        size = _nbytes(dtype, *shape)
+    except (TypeError, KeyError, ValueError) as error:
+        problems.append(_size_problem(name, dtype, shape, path.name, error))
+    else:
+        if end - begin != size:
+            found = f"{end - begin:,} bytes for {dtype} {list(shape)}"
+            problems.append(Problem("size-mismatch", found, path.name, name, f"{size:,}"))
+    return TensorRef(name, dtype, tuple(shape), path, data_start + begin, end - begin)
 
 
-def _layout_problems(refs: list[TensorRef], file: str, data_start: int, size: int) -> Iterable[Problem]:
-    """The tensors must tile the data section: no overlap, no hole, nothing behind the last."""
+@lru_cache(maxsize=4096, typed=True)  # few shapes, many tensors; typed, so that 1.0 and true are not taken for 1
+def _nbytes(dtype: Any, *shape: Any) -> int:
+    if type(dtype) is not str or any(type(length) is not int or not 0 <= length < dtypes.LIMIT for length in shape):
+        raise TypeError
+    return dtypes.nbytes(dtype, shape)
+
+
+def _size_problem(name: str, dtype: Any, shape: list[Any], file: str, error: Exception) -> Problem:
+    """Why no size could be computed."""
+    if isinstance(error, KeyError):
+        return Problem("dtype-unknown", f"dtype {dtype!r}", file, name, "a safetensors dtype")
+    if isinstance(error, TypeError):
+        return Problem("entry-invalid", f"dtype {dtype!r}, shape {shape}", file, name, "a word and whole numbers")
+    return Problem("size-mismatch", str(error), file, name)
+
+
+def _layout_problems(
+    refs: list[TensorRef], file: str, data_start: int, size: int, *, complete: bool
+) -> Iterator[Problem]:
+    """The tensors must tile the data section: no overlap, no hole, nothing behind the last.
+
+    Where they are not `complete`, holes and trailing bytes mean nothing.
+    """
     position = data_start
     for ref in refs:
         if ref.offset < position:
             yield Problem("overlap", f"starts {position - ref.offset:,} bytes inside its neighbour", file, ref.name)
-        elif ref.offset > position:
+        elif ref.offset > position and complete:
             yield Problem("hole", f"{ref.offset - position:,} bytes before it belong to no tensor", file, ref.name)
         position = max(position, ref.offset + ref.nbytes)
     if position > size:
         yield Problem("truncated", f"file of {size:,} bytes", file, expected=f"{position:,}", remedy="Copy it again")
-    elif position < size:
+    elif position < size and complete:
         yield Problem("trailing-bytes", f"{size - position:,} bytes behind the last tensor", file, expected="none")
+
+
+def _has_minus_zero(raw: bytes) -> bool:
+    """Is there a -0, which Python takes for 0 and safetensors for no whole number?"""
+    return b"-0" in raw and b"-0" in _STRING.sub(b"", raw)
 
 
 def _is_text_map(value: Any) -> bool:

@@ -1,18 +1,20 @@
 """Minimal edits to the text of a JSON object.
 
-The text is walked beside the old and the new value. A member whose value did not change is copied as it stands; one
-that did is replaced, in the indentation and separators of its neighbours.
+The text is walked beside the old and the new value. A member or element whose value did not change is copied as it
+stands; one that did is replaced, in the indentation and separators of its neighbours.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from json.decoder import scanstring  # type: ignore[attr-defined]  # the typeshed stub lacks it
 from typing import Any, NamedTuple
 
 _DECODER = json.JSONDecoder()
 _BLANK = re.compile(r"[ \t\r\n]*")
+_AFTER_COMMA = re.compile(r"[ \t\r\n]*,([ \t]*)")
 
 
 class Style(NamedTuple):
@@ -25,24 +27,33 @@ class Style(NamedTuple):
     ascii_only: bool
 
 
-class _Member(NamedTuple):
+class _Item(NamedTuple):
+    """A member of an object, or an element of a list (`key` None): lead, key_text, value and tail make its text."""
+
     lead: str
-    key: str
+    key: str | None
     key_text: str
-    value_start: int
-    value_end: int
+    start: int
+    end: int
     value: Any
     tail: str
+
+
+class _Row(NamedTuple):
+    """The items of a non-empty object or list, and the blanks before its closing bracket."""
+
+    items: list[_Item]
+    closing: str
 
 
 def edit_json(text: str, new: dict[str, Any]) -> str:
     """`text`, changed so that it parses to `new`. Members come in the order of `new`.
 
-    `text` must be one valid JSON object; raises ValueError otherwise.
+    `text` must be one valid JSON object without repeated keys; raises ValueError otherwise.
     """
     start = _skip(text, 0)
     old, end = _DECODER.raw_decode(text, start)
-    if not isinstance(old, dict) or text[end:].strip():
+    if not isinstance(old, dict) or text[end:].strip(" \t\r\n"):
         raise ValueError("not one JSON object")
     return text[:start] + _edit(text, start, end, old, new, _style(text, start), "") + text[end:]
 
@@ -51,51 +62,83 @@ def _edit(text: str, start: int, end: int, old: Any, new: Any, style: Style, mar
     """The text of `new` where text[start:end] said `old`; `margin` is the indentation of the line it stands on."""
     if _same(old, new):
         return text[start:end]
-    if isinstance(old, dict) and isinstance(new, dict) and old:
-        return _edit_object(text, start, end, new, style, margin)
-    inline = isinstance(old, list) and old and "\n" not in text[start:end]
+    if old and new and isinstance(old, dict) and isinstance(new, dict):
+        row = _row(text, start, end)
+        return "{" + _joined(text, row, list(_members(row, new)), style, margin) + "}"
+    if old and new and isinstance(old, list) and isinstance(new, list):
+        row = _row(text, start, end)
+        return "[" + _joined(text, row, list(_elements(row, new)), style, margin) + "]"
+    inline = bool(old) and isinstance(old, (dict, list)) and "\n" not in text[start:end]
     return _serialise(new, style._replace(indent=None) if inline else style, margin)
 
 
-def _edit_object(text: str, start: int, end: int, new: dict[str, Any], style: Style, margin: str) -> str:
-    members, closing = _members(text, start, end)
-    by_key = {member.key: member for member in members}
-    lead = members[0].lead
-    inner = lead.rpartition("\n")[2] if "\n" in lead else margin
-    added_lead = members[1].lead if len(members) > 1 else lead
-    if "\n" not in lead:
-        style = style._replace(indent=None)
-    parts: list[str] = []
+def _members(row: _Row, new: dict[str, Any]) -> Iterator[tuple[_Item | None, str | None, Any]]:
+    """(the old member whose text serves, key, value) of each member to be."""
+    old = {item.key: item for item in row.items}
     for key, value in new.items():
-        member = by_key.get(key)
-        if member is None:
-            opening = added_lead if parts or "\n" in lead else lead
-            parts.append(opening + json.dumps(key, ensure_ascii=style.ascii_only) + style.colon)
-            parts[-1] += _serialise(value, style, inner)
+        yield old.get(key), key, value
+
+
+def _elements(row: _Row, new: list[Any]) -> Iterator[tuple[_Item | None, None, Any]]:
+    """(the old element whose text serves, None, value) of each element to be.
+
+    Lists of one length are taken to have changed in place, others to have gained, lost or moved whole elements.
+    """
+    if len(row.items) == len(new):
+        yield from ((item, None, value) for item, value in zip(row.items, new, strict=True))
+        return
+    pool: dict[str, list[_Item]] = {}
+    for item in reversed(row.items):
+        pool.setdefault(json.dumps(item.value), []).append(item)
+    for value in new:
+        equal = pool.get(json.dumps(value))
+        yield equal.pop() if equal else None, None, value
+
+
+def _joined(
+    text: str, row: _Row, parts: Sequence[tuple[_Item | None, str | None, Any]], style: Style, margin: str
+) -> str:
+    """What stands between the brackets."""
+    items = row.items
+    first = items[0].lead
+    broken = "\n" in first
+    follow = items[1].lead if len(items) > 1 else first if broken else style.comma[1:]
+    inner = first.rpartition("\n")[2] if broken else margin
+    if not broken:
+        style = style._replace(indent=None)
+    pieces: list[str] = []
+    for number, (item, key, value) in enumerate(parts):
+        lead = follow if number else first
+        if item is None:
+            named = "" if key is None else json.dumps(key, ensure_ascii=style.ascii_only) + style.colon
+            pieces.append(lead + named + _serialise(value, style, inner))
             continue
-        edited = _edit(text, member.value_start, member.value_end, member.value, value, style, inner)
-        parts.append(member.lead + member.key_text + edited + member.tail)
-    return "{" + ",".join(parts) + closing + "}" if parts else "{}"
+        if (item is items[0]) == (number == 0):
+            lead = item.lead
+        tail = item.tail if number + 1 < len(parts) else ""
+        edited = _edit(text, item.start, item.end, item.value, value, style, inner)
+        pieces.append(lead + item.key_text + edited + tail)
+    return ",".join(pieces) + row.closing
 
 
-def _members(text: str, start: int, end: int) -> tuple[list[_Member], str]:
-    """The members of the non-empty object text[start:end], and the blanks before its closing brace."""
-    members: list[_Member] = []
+def _row(text: str, start: int, end: int) -> _Row:
+    """Take the non-empty object or list text[start:end] apart."""
+    keyed = text[start] == "{"
+    items: list[_Item] = []
     position = start + 1
     while True:
-        key_start = _skip(text, position)
-        key, key_end = scanstring(text, key_start + 1)
-        value_start = _skip(text, _skip(text, key_end) + 1)
+        here = value_start = _skip(text, position)
+        key = None
+        if keyed:
+            key, key_end = scanstring(text, here + 1)
+            value_start = _skip(text, _skip(text, key_end) + 1)
         value, value_end = _DECODER.raw_decode(text, value_start)
         stop = _skip(text, value_end)
-        tail = text[value_end:stop]
-        last = text[stop] == "}"
-        key_text = text[key_start:value_start]
-        members.append(
-            _Member(text[position:key_start], key, key_text, value_start, value_end, value, "" if last else tail)
-        )
+        blank, last = text[value_end:stop], stop + 1 == end
+        lead, key_text = text[position:here], text[here:value_start]
+        items.append(_Item(lead, key, key_text, value_start, value_end, value, "" if last else blank))
         if last:
-            return members, tail
+            return _Row(items, blank)
         position = stop + 1
 
 
@@ -115,25 +158,25 @@ def _style(text: str, start: int) -> Style:
     newline = "\r\n" if "\r\n" in text else "\n"
     ascii_only = text.isascii()
     lead_end = _skip(text, start + 1)
-    lead = text[start + 1 : lead_end]
-    indent = lead.rpartition("\n")[2] if "\n" in lead else None
     if text[lead_end] == "}":
         return Style("  ", newline, ", ", ": ", ascii_only)
+    lead = text[start + 1 : lead_end]
+    indent = lead.rpartition("\n")[2] if "\n" in lead else None
     _, key_end = scanstring(text, lead_end + 1)
     colon = text[key_end : _skip(text, _skip(text, key_end) + 1)]
     _, value_end = _DECODER.raw_decode(text, key_end + len(colon))
-    after = re.compile(r"[ \t\r\n]*,([ \t]*)").match(text, value_end)
+    after = _AFTER_COMMA.match(text, value_end)
     comma = "," + (after[1] if after and indent is None else " ")
-    return Style(indent, newline, comma, colon if "\n" not in colon else ": ", ascii_only)
+    return Style(indent, newline, comma, ": " if "\n" in colon else colon, ascii_only)
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Equality as JSON sees it: true is not 1, order of members does not matter except where it shows."""
+    """Would `new` be written as `old` was? true is not 1, 1 is not 1.0, and the order of members shows."""
     if isinstance(old, dict) and isinstance(new, dict):
         return list(old) == list(new) and all(_same(old[key], new[key]) for key in old)
-    if isinstance(old, list) and isinstance(new, list):
+    if isinstance(old, list) and isinstance(new, (list, tuple)):
         return len(old) == len(new) and all(map(_same, old, new))
-    return isinstance(old, bool) == isinstance(new, bool) and bool(old == new)
+    return type(old) is type(new) and bool(old == new)
 
 
 def _skip(text: str, position: int) -> int:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from checkpoint.files import CHUNK
@@ -14,26 +15,30 @@ from checkpoint.files import CHUNK
 _FICLONE = 0x40049409
 """`ioctl_ficlone(2)`: share the blocks of another file, copy on write."""
 
-_CANNOT_SHARE = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.ENOSYS}
+_CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.ENOSYS}
 _CANNOT_MOVE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
 
 
-def share(source: Path, target: Path) -> str:
-    """Make `target`, which must not exist, hold what `source` holds: "reflink", "hard link" or "copy".
+def share(source: Path, target: Path) -> None:
+    """Make `target`, which must not exist, hold what the file `source` holds: by reflink, else hard link, else copy.
 
     A hard link is one file under two names: only for files that nobody writes in place afterwards.
     """
     source = source.resolve()
-    if _reflink(source, target):
-        return "reflink"
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in _CANNOT_SHARE:
-            raise
+    if not _reflink(source, target) and not _hard_link(source, target):
         copy(source, target)
-        return "copy"
-    return "hard link"
+
+
+def keep(source: Path, target: Path) -> None:
+    """Give what is under `source` (a file, a symbolic link, a pipe) the further name `target`: the thing itself where
+    the file system can, so that inode, time, mode and attributes stay, else a copy."""
+    if _hard_link(source, target):
+        return
+    if source.is_symlink():
+        target.symlink_to(os.readlink(source))
+    elif source.is_file():
+        copy(source, target)
+        shutil.copystat(source, target)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -52,28 +57,43 @@ def copy_range(source: int, offset: int, target: int, position: int, nbytes: int
         except OSError as error:
             if error.errno not in _CANNOT_MOVE:
                 raise
+            count = 0
+        if count == 0:  # some file systems say 0 instead of an error
             count = os.pwrite(target, os.pread(source, min(nbytes, CHUNK), offset), position)
         if count == 0:
             raise OSError(errno.EIO, f"the source ends {nbytes:,} bytes early")
         offset, position, nbytes = offset + count, position + count, nbytes - count
 
 
-def clone_tree(source: Path, target: Path) -> None:
-    """`target` becomes a second set of names for all that is under `source`; symbolic links stay as written."""
-    if source.is_symlink():
-        target.symlink_to(os.readlink(source))
-    elif source.is_dir():
-        target.mkdir()
-        for child in source.iterdir():
-            clone_tree(child, target / child.name)
-        shutil.copystat(source, target)
-    elif source.is_file():
-        share(source, target)
+def write_all(handle: int, buffer: bytes | memoryview, position: int) -> None:
+    """Write `buffer` at `position`, in as many calls as the kernel wants."""
+    view = memoryview(buffer)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(handle, view[done:], position + done)
 
 
 def can_share(source: Path, folder: Path) -> bool:
     """Are `source` and `folder` on one file system, so that no bytes need to move?"""
     return source.resolve().stat().st_dev == folder.stat().st_dev
+
+
+def copy_identity(source: Path, target: Path) -> None:
+    """Give the folder `target` the mode, times, attributes and, where this process may, the owner of `source`."""
+    owner = source.stat()
+    with suppress(PermissionError):
+        os.chown(target, owner.st_uid, owner.st_gid)
+    shutil.copystat(source, target)
+
+
+def _hard_link(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _CANNOT_LINK:
+            raise
+        return False
+    return True
 
 
 def _reflink(source: Path, target: Path) -> bool:
@@ -85,6 +105,7 @@ def _reflink(source: Path, target: Path) -> bool:
         else:
             cloned = True
             os.fchmod(writer.fileno(), stat.S_IMODE(os.fstat(reader.fileno()).st_mode) | stat.S_IRUSR | stat.S_IWUSR)
+            os.fsync(writer.fileno())
     if not cloned:
         target.unlink()
     return cloned

@@ -18,7 +18,12 @@ PREFIX = "re:"
 @lru_cache(maxsize=4096)
 def compiled(entry: str) -> re.Pattern[str] | None:
     """The regular expression of an entry, or None for a literal. Raises re.error."""
-    return re.compile(entry.removeprefix(PREFIX)) if entry.startswith(PREFIX) else None
+    if not entry.startswith(PREFIX):
+        return None
+    try:
+        return re.compile(entry.removeprefix(PREFIX))
+    except (OverflowError, RecursionError) as error:  # a repetition or a nesting beyond what `re` can hold
+        raise re.error(str(error)) from error
 
 
 def matches(entry: str, name: str) -> bool:

@@ -49,4 +49,4 @@ def _verify(origin: Checkpoint, written: Path, base: Checkpoint | None, writing:
     new = [finding for finding in errors if (finding.rule, finding.place) not in known]
     for line in report.lines():
         writing.output.line(line)
-    return {"verify": report.to_json(), "new_errors": len(new)}
+    return {"verify": report.document(), "new_errors": len(new)}

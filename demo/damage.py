@@ -2,8 +2,8 @@
 
 The damages are those seen in exports of llm-compressor 0.14 and transformers 5: the draft head is not loaded and so not
 saved, the calibration context writes norms back with another rounding, the model's dtype replaces F32 state, and
-`save_pretrained` writes its own idea of the side files and of the ignore list. Work on a copy; files that it shares with
-its original by hard links are replaced, not written through. Usable as `python -m demo.damage DIR`.
+`save_pretrained` writes its own idea of the side files and of the ignore list. Work on a copy; files that it shares
+with its original by hard links are replaced, not written through. Usable as `python -m demo.damage DIR`.
 """
 
 from __future__ import annotations

@@ -12,11 +12,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-LINEARS = r"re:.*\.(q|k|v|o|gate|up|down)_proj$"
+# Also the fused names that engines give these layers (qkv_proj, gate_up_proj), so that none is left out there.
+LINEARS = "re:.*_proj$"
 QUESTION = "What is the capital of France?"
-QUIET = {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
 def main() -> None:
@@ -53,7 +55,7 @@ def quantize_a_language_model(work: Path) -> None:
     say("What would quantizing write? And then for real:")
     ckpt(*quantize, "--dry-run")
     ckpt(*quantize)
-    ckpt("verify", int4, "--base", base)
+    ckpt("verify", int4, "--base", base, "--level", "full")
     say("transformers loads both and answers:")
     demo("smollm2", "generate", base, QUESTION)
     demo("smollm2", "generate", int4, QUESTION)
@@ -68,32 +70,38 @@ def mend_an_export(work: Path) -> None:
     ckpt("quantize", base, "--out", export, "--preset", "experts-int4-g32")
     say("What exporters do to it: no draft head, other norms, state downcast, side files and ignore list rewritten:")
     demo("damage", export)
-    ckpt("verify", export, "--base", base, expected=1)
+    ckpt("verify", export, "--base", base, "--level", "full", expected=1)
     say("Mend it, quantize the head, and check again:")
     ckpt("fixup", export, "--base", base, "--out", fixed)
     ckpt("int8-head", fixed, "--out", final)
-    ckpt("verify", final, "--base", base)
+    ckpt("verify", final, "--base", base, "--level", "full")
     say("transformers loads it and predicts what the base predicts:")
     demo("qwen_moe", "compare", base, final)
 
 
 def ckpt(*arguments: str | Path, expected: int = 0) -> None:
     """Print and run `ckpt` with `arguments`; SystemExit unless it exits with `expected`."""
-    run("ckpt", [sys.executable, "-m", "ckpt"], arguments, expected)
+    words = show("ckpt", arguments)
+    code = subprocess.run([sys.executable, "-m", "ckpt", *words], check=False).returncode
+    if code != expected:
+        raise SystemExit(f"demo stopped: the command above exited with {code}, expected was {expected}")
 
 
 def demo(module: str, *arguments: str | Path) -> None:
-    """Print and run a module of this package with `arguments`; SystemExit if it fails."""
-    run(f"python -m demo.{module}", [sys.executable, "-m", f"demo.{module}"], arguments, 0)
+    """Print and run a module of this package with `arguments`; SystemExit with what it complained of, if it fails."""
+    words = show(f"python -m demo.{module}", arguments)
+    command = [sys.executable, "-m", f"demo.{module}", *words]
+    # The libraries below it fill stderr with progress and advice, which is of interest only if it fails.
+    done = subprocess.run(command, env=os.environ | OFFLINE, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{done.stderr}\ndemo stopped: the command above exited with {done.returncode}")
 
 
-def run(shown: str, program: list[str], arguments: tuple[str | Path, ...], expected: int) -> None:
-    """Print the command as a person would type it, run it, and stop at an exit code other than `expected`."""
+def show(program: str, arguments: Sequence[str | Path]) -> list[str]:
+    """Print the command as a person would type it; returns its arguments as strings."""
     words = [str(argument) for argument in arguments]
-    print(f"\n$ {shown} {shlex.join(words)}", flush=True)
-    code = subprocess.run([*program, *words], env=os.environ | QUIET, check=False).returncode
-    if code != expected:
-        raise SystemExit(f"demo stopped: the command above exited with {code}, expected was {expected}")
+    print(f"\n$ {program} {shlex.join(words)}", flush=True)
+    return words
 
 
 def say(text: str) -> None:

@@ -8,12 +8,15 @@ from typing import Any
 from checkpoint.draft import Draft
 from checkpoint.errors import Problem
 from checkpoint.folder import CONFIG
-from checkpoint.patterns import matches
+from checkpoint.patterns import matches, pattern_problems
 from surgery.deriving import derive_ignore
-from surgery.scheme import Group
+from surgery.scheme import Group, Scheme
 from surgery.selection import dense_linears, packed_modules
 
 KEY = "quantization_config"
+
+_PLACES = (("", KEY), ("", "compression_config"), ("text_config", KEY))
+"""(section, key) where vLLM's `get_quant_config` finds a quantization, first one first."""
 
 
 def new_config(groups: Iterable[Group], ignore: Iterable[str]) -> dict[str, Any]:
@@ -27,10 +30,51 @@ def new_config(groups: Iterable[Group], ignore: Iterable[str]) -> dict[str, Any]
     }
 
 
+def tidied(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`config` in the order that `new_config` writes, its groups' schemes without keys that say nothing.
+
+    Exporters sort the keys and spell out nulls; `scale_dtype` and `zp_dtype`, null or not, make compressed-tensors up
+    to 0.12 refuse the file (vllm-project/llm-compressor#2234).
+    """
+    model = new_config((), ())
+    group_model = Group((), Scheme()).entry
+    tidy = _ordered(config, model)
+    if isinstance(tidy.get("config_groups"), dict):
+        tidy["config_groups"] = {
+            name: _tidied_group(entry, group_model) if isinstance(entry, dict) else entry
+            for name, entry in tidy["config_groups"].items()
+        }
+    return tidy
+
+
+def _tidied_group(group: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    tidy = _ordered(group, model)
+    if isinstance(tidy.get("weights"), dict):
+        stated = {key: value for key, value in tidy["weights"].items() if value is not None and value != {}}
+        tidy["weights"] = _ordered(stated, model["weights"])
+    return tidy
+
+
+def _ordered(found: Mapping[str, Any], model: Iterable[str]) -> dict[str, Any]:
+    """`found` with the keys of `model` first, in its order."""
+    first = {key: found[key] for key in model if key in found}
+    return first | {key: value for key, value in found.items() if key not in first}
+
+
 def current(draft: Draft) -> dict[str, Any] | None:
     """The draft's quantization_config, or None."""
     found = draft.config.value.get(KEY)
     return found if isinstance(found, dict) else None
+
+
+def quantized_by(config: Mapping[str, Any]) -> str | None:
+    """The method of the quantization that an engine would find in a config.json, or None."""
+    for section, key in _PLACES:
+        inside = config.get(section) if section else config
+        found = inside.get(key) if isinstance(inside, Mapping) else None
+        if found is not None:
+            return str(found.get("quant_method", "unknown")) if isinstance(found, Mapping) else "unknown"
+    return None
 
 
 def unsupported(draft: Draft) -> list[Problem]:
@@ -44,14 +88,36 @@ def unsupported(draft: Draft) -> list[Problem]:
         if config.get(key) != expected:
             found = f"{KEY}.{key} is {config.get(key)!r}"
             problems.append(Problem("format-unsupported", found, CONFIG, expected=repr(expected)))
-    if not isinstance(config.get("config_groups"), dict) or not isinstance(ignore_list(config), list):
-        problems.append(Problem("format-unsupported", f"{KEY} has no usable config_groups and ignore", CONFIG))
+    groups, ignore = config.get("config_groups"), config.get("ignore")
+    if not isinstance(groups, dict):
+        found = f"{KEY}.config_groups is {groups!r}"
+        problems.append(Problem("format-unsupported", found, CONFIG, expected="an object"))
+    if ignore is not None and not (isinstance(ignore, list) and all(isinstance(entry, str) for entry in ignore)):
+        problems.append(Problem("format-unsupported", f"{KEY}.ignore is {ignore!r}", CONFIG, expected="a list of names"))
     return problems
 
 
-def ignore_list(config: Mapping[str, Any]) -> list[str]:
+def ignore_list(draft: Draft) -> list[str]:
     """The ignore entries; null, which compressed-tensors accepts, is none."""
-    return list(config.get("ignore") or [])
+    found = (current(draft) or {}).get("ignore")
+    return list(found) if isinstance(found, list) else []
+
+
+def invalid_entries(draft: Draft) -> list[Problem]:
+    """Ignore entries that are no regular expressions, so that nothing can be said about what they cover."""
+    return pattern_problems(ignore_list(draft), CONFIG)
+
+
+def targets_of(draft: Draft) -> list[tuple[str, str]]:
+    """(group, target) for every target of the draft's config groups, in their order."""
+    groups = (current(draft) or {}).get("config_groups")
+    found: list[tuple[str, str]] = []
+    for name, entry in groups.items() if isinstance(groups, dict) else ():
+        # compressed-tensors also takes the name of a preset with its targets: {"W4A16": ["Linear"]}
+        targets = entry.get("targets") if isinstance(entry, dict) else entry
+        if isinstance(targets, list):
+            found += [(name, target) for target in targets if isinstance(target, str)]
+    return found
 
 
 def with_quantization(draft: Draft, config: Mapping[str, Any]) -> Draft:
@@ -79,10 +145,10 @@ def without_cover(draft: Draft, modules: Iterable[str]) -> Draft:
 
     An entry that covers more than `modules` is replaced, in its place, by entries for the rest.
     """
-    config, wanted = current(draft) or {}, set(modules)
-    before = ignore_list(config)
+    wanted = set(modules)
     dense = [module for module in dense_linears(draft) if module not in wanted]
     packed = [*packed_modules(draft), *wanted]
+    before = ignore_list(draft)
     kept = [entry for entry in before if not any(matches(entry, module) for module in wanted)]
     uncovered = [module for module in dense if not any(matches(entry, module) for entry in kept)]
     entries: list[str] = []
@@ -90,8 +156,7 @@ def without_cover(draft: Draft, modules: Iterable[str]) -> Draft:
         if entry in kept:
             entries.append(entry)
             continue
-        rest = [module for module in uncovered if matches(entry, module)]
-        entries += derive_ignore(rest, packed) if rest else []
+        entries += derive_ignore([module for module in uncovered if matches(entry, module)], packed)
     return with_ignore(draft, entries)
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from checkpoint import Problem, split_name
-from checkpoint.draft import Draft, Source
-from checkpoint.dtypes import FLOATS
+from checkpoint import CONFIG, Problem
+from checkpoint.draft import Draft, Source, Stored
 from checkpoint.families import Family, find_family
-from checkpoint.folder import CONFIG
 from checkpoint.folding import fold
-from checkpoint.patterns import first_match, matches, pattern_problems
+from checkpoint.patterns import first_match, pattern_problems
 from surgery.ignore import complete_ignore
-from surgery.quantization_config import KEY, current, new_config, with_quantization
-from surgery.scheme import GROUP_SIZES, Group, Maths
-from surgery.selection import LINEAR, Candidate, candidates, choose, packed_modules
+from surgery.packable import head_problems, matrix_problems, tied_problems
+from surgery.quantization_config import KEY, new_config, quantized_by, with_quantization
+from surgery.scheme import Group, Maths
+from surgery.selection import HEAD, LINEAR, Candidate, block_of, candidates, choose, packed_modules
 from surgery.work import PackRows
 
 Chosen = dict[str, tuple[Candidate, Group]]
@@ -25,8 +25,9 @@ Chosen = dict[str, tuple[Candidate, Group]]
 def quantize(draft: Draft, groups: Sequence[Group], *, ignore: Sequence[str] = (), maths: Maths = "fp32") -> Draft:
     """Pack every module that a group targets and `ignore` does not cover; the first group that matches decides.
 
-    Fused experts become per-expert modules where they are packed and keep their layout where not. The ignore list of
-    the result is `ignore`, as far as it covers anything, and what else is needed for engines to agree on every module.
+    Fused experts become per-expert modules where any of their kind is packed, and keep their layout elsewhere. The
+    ignore list of the result is derived from what stays dense, in entries that every engine reads alike, however
+    `ignore` spelled it.
     """
     groups = tuple(groups)
     problems = list(_request_problems(draft, groups, ignore))
@@ -36,14 +37,14 @@ def quantize(draft: Draft, groups: Sequence[Group], *, ignore: Sequence[str] = (
     pool = candidates(draft)
     chosen, used = _select(pool, groups, ignore, family)
     problems += _unused_targets(groups, used)
-    problems += _module_problems(chosen, family)
+    problems += _module_problems(draft, chosen, family)
+    problems += _split_problems(draft, family)
     problems += _sibling_problems(pool, chosen, family)
-    problems += _fused_problems(pool, chosen)
+    problems += _expert_problems(pool, chosen, family)
     if problems:
         return draft.refusing(problems)
-    packed = draft.replaced(_replacements(chosen, maths))
-    entries = [entry for entry in ignore if any(matches(entry, c.module) for c in pool if c.module not in chosen)]
-    packed = with_quantization(packed, new_config(groups, complete_ignore(packed, entries)))
+    packed = draft.replaced(_replacements(pool, chosen, family, maths))
+    packed = with_quantization(packed, new_config(groups, complete_ignore(packed, ())))
     schemes = ", ".join(dict.fromkeys(str(group.scheme) for _, group in chosen.values()))
     return packed.noting("quantize", f"{len(chosen):,} modules to {schemes}, {maths} maths")
 
@@ -53,11 +54,11 @@ def _request_problems(draft: Draft, groups: Sequence[Group], ignore: Sequence[st
     yield from pattern_problems([*targets, *ignore])
     if not targets:
         yield Problem("no-target", "no module was targeted", remedy="Give --preset, or --target")
-    config = current(draft)
-    if config is not None or packed_modules(draft):
-        method = (config or {}).get("quant_method", "unknown")
+    method = quantized_by(draft.config.value)
+    if method is not None or packed_modules(draft):
+        found = f"already has a {KEY} ({method})" if method else "already holds packed modules"
         remedy = "Start from the unquantized base; to pack its head only, use ckpt int8-head"
-        yield Problem("already-quantized", f"already has a {KEY} ({method})", CONFIG, remedy=remedy)
+        yield Problem("already-quantized", found, CONFIG, remedy=remedy)
     if LINEAR in targets and find_family(draft.config.value) is None:
         model = draft.config.value.get("model_type")
         remedy = "Target modules by name or re: pattern"
@@ -84,38 +85,43 @@ def _unused_targets(groups: Sequence[Group], used: set[tuple[Group, str]]) -> It
     for group in groups:
         for target in group.targets:
             if (group, target) not in used:
+                found = f"target {target!r} selects no module that --ignore and earlier targets leave"
                 remedy = "Names are module names without .weight; `ckpt inspect` lists them"
-                yield Problem("target-unmatched", f"target {target!r} selects no module", remedy=remedy)
+                yield Problem("target-unmatched", found, remedy=remedy)
 
 
-def _module_problems(chosen: Chosen, family: Family | None) -> Iterator[Problem]:
+def _module_problems(draft: Draft, chosen: Chosen, family: Family | None) -> Iterator[Problem]:
     """What makes a chosen module impossible to pack, modules with the same fault told once."""
-    faults: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
-    for module, (candidate, group) in chosen.items():
-        for fault in _faults(candidate, group, family):
-            faults[fault].append(module)
-    for (code, found, expected, remedy), modules in faults.items():
-        for folded in fold((module, 0) for module in modules):
-            yield Problem(code, found, tensor=folded.pattern, expected=expected, remedy=remedy)
+    faults: dict[Problem, list[Candidate]] = defaultdict(list)
+    for candidate, group in chosen.values():
+        for fault in _faults(draft, candidate, group, family):
+            faults[fault].append(candidate)
+    for fault, faulty in faults.items():
+        files = {candidate.region.path.name for candidate in faulty}
+        file = fault.file or (files.pop() if len(files) == 1 else None)
+        for folded in fold((candidate.module, 0) for candidate in faulty):
+            remedy = fault.remedy or "Add it to --ignore, or narrow the target"
+            yield replace(fault, file=file, tensor=folded.pattern, remedy=remedy)
 
 
-def _faults(candidate: Candidate, group: Group, family: Family | None) -> Iterator[tuple[str, str, str, str]]:
-    ref, size = candidate.region, group.scheme.group_size
+def _faults(draft: Draft, candidate: Candidate, group: Group, family: Family | None) -> Iterator[Problem]:
     for rule in family.never_packed if family else ():
         if re.fullmatch(rule.pattern, candidate.module):
-            yield "never-packed", f"must stay dense: {rule.reason}", "", "Add it to --ignore, or narrow the target"
+            yield Problem("never-packed", f"must stay dense: {rule.reason}")
             return
-    if len(ref.shape) != 2:
-        yield "not-a-matrix", f"shape {list(ref.shape)}", "a matrix [rows, columns]", "Add it to --ignore"
-        return
-    if ref.dtype not in FLOATS:
-        yield "dtype-unsupported", f"dtype {ref.dtype}", "BF16, F16 or F32", "Start from the unquantized base"
-    if 0 in ref.shape:
-        yield "empty", f"shape {list(ref.shape)}", "at least one row and column", "Add it to --ignore"
-    elif size and ref.shape[1] % size:
-        fitting = [str(n) for n in GROUP_SIZES if ref.shape[1] % n == 0] + ["channel"]
-        found = f"{ref.shape[1]} columns do not divide into groups of {size}"
-        yield "group-size", found, "", f"Group sizes that do: {', '.join(fitting)}"
+    yield from matrix_problems(candidate.region, group.scheme)
+    if candidate.module == HEAD:
+        yield from head_problems(candidate.region, draft.config.value)
+        yield from tied_problems(draft.config.value)
+
+
+def _split_problems(draft: Draft, family: Family | None) -> Iterator[Problem]:
+    """Fused experts whose rows cannot be shared out to their projections."""
+    for name, source in draft.tensors.items():
+        split = family.fused_split(name) if family else None
+        if split and isinstance(source, Stored) and len(source.shape) == 3 and source.shape[1] % len(split.parts):
+            found = f"{source.shape[1]} rows, stacked from {', '.join(split.parts)}"
+            yield Problem("experts-uneven", found, source.ref.path.name, name, f"a multiple of {len(split.parts)}")
 
 
 def _sibling_problems(pool: Iterable[Candidate], chosen: Chosen, family: Family | None) -> Iterator[Problem]:
@@ -125,36 +131,53 @@ def _sibling_problems(pool: Iterable[Candidate], chosen: Chosen, family: Family 
     for candidate in pool:
         owner, _, leaf = candidate.module.rpartition(".")
         if leaf in leaves:
-            group = chosen.get(candidate.module)
-            sets[owner, leaves[leaf]][leaf] = str(group[1].scheme) if group else "dense"
-    uneven: dict[str, list[str]] = defaultdict(list)
-    for (owner, _), states in sets.items():
-        if len(set(states.values())) > 1:
-            uneven[", ".join(f"{leaf} {state}" for leaf, state in states.items())].append(owner)
-    for found, owners in uneven.items():
-        for folded in fold((owner, 0) for owner in owners):
-            remedy = "Engines fuse them into one matrix: give them one scheme, or ignore all"
-            yield Problem("siblings-differ", found, tensor=folded.pattern, expected="one scheme", remedy=remedy)
+            sets[owner, leaves[leaf]][leaf] = _state(candidate, chosen)
+    uneven = [
+        (owner, ", ".join(f"{leaf} {state}" for leaf, state in states.items()))
+        for (owner, _), states in sets.items()
+        if len(set(states.values())) > 1
+    ]
+    for folded in fold(uneven):
+        remedy = "Engines fuse them into one matrix: give them one scheme, or ignore all"
+        yield Problem("siblings-differ", folded.state, tensor=folded.pattern, expected="one scheme", remedy=remedy)
 
 
-def _fused_problems(pool: Iterable[Candidate], chosen: Chosen) -> Iterator[Problem]:
-    """The experts of one layer are all packed alike or all left fused; engines look at the first alone."""
+def _expert_problems(pool: Iterable[Candidate], chosen: Chosen, family: Family | None) -> Iterator[Problem]:
+    """The experts of one layer are all packed alike or all left dense; engines look at the first alone."""
     states: dict[str, set[str]] = defaultdict(set)
     for candidate in pool:
-        if candidate.fused:
-            group = chosen.get(candidate.module)
-            states[split_name(candidate.tensor)[0].rpartition(".")[0]].add(str(group[1].scheme) if group else "dense")
-    uneven = [(owner, ", ".join(sorted(found))) for owner, found in states.items() if len(found) > 1]
+        block = block_of(candidate, family)
+        if block is not None:
+            states[block].add(_state(candidate, chosen))
+    uneven = [(block, ", ".join(sorted(found))) for block, found in states.items() if len(found) > 1]
     for folded in fold(uneven):
         remedy = "Engines take one scheme for all experts of a layer: target gate_proj, up_proj and down_proj alike"
         found = f"experts would be {folded.state}"
         yield Problem("experts-differ", found, tensor=folded.pattern, expected="one scheme", remedy=remedy)
 
 
-def _replacements(chosen: Chosen, maths: Maths) -> dict[str, dict[str, Source]]:
-    """tensor -> the packed tensors that take its place, by name."""
+def _state(candidate: Candidate, chosen: Chosen) -> str:
+    found = chosen.get(candidate.module)
+    return str(found[1].scheme) if found else "dense"
+
+
+def _replacements(
+    pool: Iterable[Candidate], chosen: Chosen, family: Family | None, maths: Maths
+) -> dict[str, dict[str, Source]]:
+    """tensor -> the tensors that take its place, by name: packed ones, and single dense experts beside packed ones."""
     changes: dict[str, dict[str, Source]] = defaultdict(dict)
-    for module, (candidate, group) in chosen.items():
-        work = PackRows(candidate.region, group.scheme, maths, f"{module}.weight")
-        changes[candidate.tensor].update({f"{module}.{suffix}": source for suffix, source in work.computed().items()})
+    apart = {_is_mtp(candidate, family) for candidate, _ in chosen.values() if candidate.fused}
+    for candidate in pool:
+        module, found = candidate.module, chosen.get(candidate.module)
+        if found is not None:
+            work = PackRows(candidate.region, found[1].scheme, maths, f"{module}.weight")
+            changes[candidate.tensor].update({f"{module}.{suffix}": out for suffix, out in work.computed().items()})
+        elif candidate.fused and _is_mtp(candidate, family) in apart:
+            # once SGLang has met a fused parameter of a model, it skips experts that are stored one by one
+            changes[candidate.tensor][f"{module}.weight"] = Stored(candidate.region)
     return changes
+
+
+def _is_mtp(candidate: Candidate, family: Family | None) -> bool:
+    """Is it part of the MTP head, which engines load as a model of its own?"""
+    return bool(family and family.mtp and candidate.module.startswith(family.mtp.prefix))

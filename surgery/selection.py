@@ -42,6 +42,13 @@ def candidates(draft: Draft) -> list[Candidate]:
     return found
 
 
+def block_of(candidate: Candidate, family: Family | None) -> str | None:
+    """The module that holds the routed experts `candidate` is one of: `...mlp.experts` for `...mlp.experts.3.up_proj`."""
+    if candidate.fused or (family and family.kind(candidate.module) == "expert"):
+        return candidate.module.rsplit(".", 2)[0]
+    return None
+
+
 def is_covered(targets: tuple[str, ...], module: str, family: Family | None) -> str | None:
     """The target that covers `module`. `Linear` covers what transformers builds as nn.Linear, except the head, which
     vLLM builds as a ParallelLMHead and packs only where a target names it."""

@@ -67,14 +67,14 @@ class PackRows:
     def run(self, block: int, data: memoryview) -> Iterator[Block]:
         import torch
 
+        torch.set_num_threads(1)  # blocks run side by side already; threads inside one would wait for each other
         first, count = self._rows(block)
         dtype = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}[self.source.dtype]
         weight = torch.frombuffer(data, dtype=dtype).view(count, self.source.shape[1])
         try:
             codes, scale, zero_point = quantize_rows(weight, self.scheme, self.maths)
         except NotFinite as error:
-            problem = Problem("not-finite", "holds NaN or Inf", self.source.path.name, self.label, "finite weights")
-            raise Refused(problem) from error
+            raise Refused(self._not_finite) from error
         packed = pack_rows(codes, self.scheme.bits)
         yield "weight_packed", first * packed.shape[1], _bytes(packed)
         yield "weight_scale", first * scale.shape[1] * scale.element_size(), _bytes(scale)
@@ -83,6 +83,12 @@ class PackRows:
             yield "weight_zero_point", packed_width(first, self.scheme.bits) * words.shape[1] * 4, _bytes(words)
         if block == 0:
             yield "weight_shape", 0, _bytes(torch.tensor(self.source.shape, dtype=torch.int64))
+
+    @property
+    def _not_finite(self) -> Problem:
+        found = f"holds NaN or Inf, or values too far apart for {self.source.dtype}"
+        remedy = "Get the tensor again from where it came from, or keep the module dense with --ignore"
+        return Problem("not-finite", found, self.source.path.name, self.label, "finite weights", remedy)
 
     def computed(self) -> dict[str, Computed]:
         """The tensors that replace the module's weight, by suffix."""

@@ -98,7 +98,7 @@ def pack(entries: Entries, select: Callable[[str], bool], bits: int = 4, group_s
     for name, entry in entries.items():
         for module, shape in _modules(name, entry[1]):
             if select(module):
-                result |= packed(module, *shape, bits, group_size)
+                result |= packed(module, shape[0], shape[1], bits, group_size)
             else:
                 result[name] = entry
     return result
@@ -134,10 +134,8 @@ def is_layer_linear(module: str) -> bool:
     return module.endswith("_proj")
 
 
-def write_checkpoint(
-    folder: Path, entries: Entries, config: Mapping[str, Any] | None = None, shards: int = 2
-) -> Path:
-    """Write `entries` to `shards` files in turn, with index, config.json and the files that a release has beside them."""
+def write_checkpoint(folder: Path, entries: Entries, config: Mapping[str, Any] | None = None, shards: int = 2) -> Path:
+    """Write `entries` to `shards` files in turn, with an index, `config` and the files that a release has beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [f"model-{number:05d}-of-{shards:05d}.safetensors" for number in range(1, shards + 1)]
     home = {name: files[position * shards // len(entries)] for position, name in enumerate(entries)}

@@ -191,6 +191,14 @@ def test_each_fault_is_found_once_and_by_one_rule(tmp_path: Path, rule: str, dam
     assert [(finding.rule, finding.place) for finding in report.findings] == [(rule, place)]
 
 
+def test_shards_that_all_lack_their_format_are_one_place(tmp_path: Path) -> None:
+    dense_llama(tmp_path)
+    for file in (FIRST, SECOND):
+        write_shard(tmp_path / file, {n: e for n, e in entries_of(tmp_path).items() if n in held(tmp_path, file)}, {})
+    (finding,) = verify(tmp_path).findings
+    assert (finding.rule, finding.place, finding.count) == ("F13", "all shards", 2)
+
+
 def test_a_moved_tensor_says_where_it_is(tmp_path: Path) -> None:
     misplace(dense_llama(tmp_path))
     (finding,) = verify(tmp_path).findings
@@ -219,7 +227,12 @@ def test_a_shard_without_number_beside_numbered_ones_is_no_gap(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "name",
-    ["model.language_model.language_model.norm.weight", "model.model.norm.weight", " model.norm.weight", "model.no\nrm.weight"],
+    [
+        "model.language_model.language_model.norm.weight",
+        "model.model.norm.weight",
+        " model.norm.weight",
+        "model.no\nrm.weight",
+    ],
 )
 def test_names_that_no_engine_looks_up(tmp_path: Path, name: str) -> None:
     entries = llama_entries()
@@ -237,5 +250,5 @@ def test_nested_prefix_that_the_base_has_is_no_fault(tmp_path: Path) -> None:
 
 def test_the_total_may_be_a_float(tmp_path: Path) -> None:
     dense_llama(tmp_path)
-    edit_json(tmp_path / INDEX, lambda index: index["metadata"].update(total_size=float(index["metadata"]["total_size"])))
+    edit_json(tmp_path / INDEX, lambda index: index["metadata"].update(total_size=float(total(tmp_path))))
     assert verify(tmp_path).findings == ()

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from verify.engines import Resolved, Slot
     from verify.groups import GroupTable
     from verify.inventory import Inventory
-    from verify.packed import Packed
     from verify.mismatches import Mismatches
+    from verify.packed import Packed
 
 ENGINES = ("vllm", "sglang", "transformers")
 

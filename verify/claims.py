@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Claims = Mapping[str, tuple[str, ...]]
 
 DRAFT = "M01"
-LAYER = re.compile(r"(?P<prefix>.*?\b(?:layers|blocks|h)\.)(?P<index>\d+)\.(?P<component>\w+)")
+LAYER = re.compile(r"(?P<prefix>.*?\b(?:layers|blocks|h)\.)(?P<number>\d+)\.(?P<component>\w+)")
 VISION = re.compile(r"(model\.)?(visual|vision_tower|vision_model)\.")
 FUSED_PACKED = re.compile(
     r"(?P<owner>.+\.experts)\.(gate_up|gate|up|down)_proj[._](weight_)?(packed|scale|shape|zero_point)"
@@ -31,17 +31,17 @@ class Place(NamedTuple):
     """A component of a numbered layer: (`model.layers.`, 3, `self_attn`)."""
 
     prefix: str
-    index: int
+    number: int
     component: str
 
     @property
     def layer(self) -> tuple[str, int]:
-        return self.prefix, self.index
+        return self.prefix, self.number
 
 
 def place_of(name: str) -> Place | None:
     match = LAYER.match(name)
-    return Place(match["prefix"], int(match["index"]), match["component"]) if match else None
+    return Place(match["prefix"], int(match["number"]), match["component"]) if match else None
 
 
 def is_draft(case: Case, name: str) -> bool:

@@ -1,8 +1,8 @@
 """What a checkpoint should hold, and where in the base each weight of it comes from.
 
-A base may store all experts of a layer in one 3-D parameter [E, parts * I, H]; exports store each expert's projections as
-modules of their own. A projection is a contiguous run of the parameter's bytes, so its origin is a `TensorRef` like any
-other.
+A base may store all experts of a layer in one 3-D parameter [E, parts * I, H]; exports store each expert's projections
+as modules of their own. A projection is a contiguous run of the parameter's bytes, so its origin is a `TensorRef` like
+any other.
 """
 
 from __future__ import annotations

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from checkpoint.families import Family
 from checkpoint.patterns import PREFIX, compiled, matches
-
-if TYPE_CHECKING:
-    from verify.case import Case
 
 LINEAR = "Linear"
 
@@ -59,24 +56,26 @@ class GroupTable:
     patterns: tuple[tuple[str, str], ...]
     linear: str | None
     family: Family | None
+    _found: dict[str, str | None] = field(default_factory=dict, compare=False)
 
     def group(self, module: str) -> str | None:
         """The name of the group whose target comes first for `module`."""
+        if module not in self._found:
+            self._found[module] = self._search(module)
+        return self._found[module]
+
+    def scheme(self, module: str) -> Scheme | None:
+        """The integer scheme of `module`; None where no group matches it or its group packs no integers."""
+        group = self.group(module)
+        return self.schemes[group] if group else None
+
+    def _search(self, module: str) -> str | None:
         if module in self.exact:
             return self.exact[module]
         for target, name in self.patterns:
             if matches(target, module):
                 return name
         return self.linear if self.linear and _is_linear(module, self.family) else None
-
-    def scheme(self, module: str) -> Scheme | None:
-        group = self.group(module)
-        return self.schemes[group] if group else None
-
-
-def stored_scheme(case: Case, module: str) -> Scheme | None:
-    """The integer scheme that the config gives `module`; None where no group matches or the group packs no integers."""
-    return case.groups.scheme(module)
 
 
 def group_table(quantization: Mapping[str, Any] | None, family: Family | None) -> GroupTable:
@@ -96,7 +95,8 @@ def group_table(quantization: Mapping[str, Any] | None, family: Family | None) -
 
 def group_scheme(name: str, group: Any) -> Scheme | None:
     """The scheme of a `config_groups` entry, with compressed-tensors' defaults; None if it is none for integers."""
-    weights = PRESETS.get(name) if isinstance(group, list) else group.get("weights") if isinstance(group, dict) else None
+    spelled_out = group.get("weights") if isinstance(group, dict) else None
+    weights = PRESETS.get(name) if isinstance(group, list) else spelled_out
     if not isinstance(weights, Mapping) or weights.get("type", "int") != "int":
         return None
     bits, size = weights.get("num_bits", 8), weights.get("group_size")

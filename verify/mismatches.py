@@ -126,7 +126,8 @@ class _Blame:
     def __init__(self, case: Case) -> None:
         quantization = case.quantization or {}
         self._ignore = Entries(ignore_entries(quantization))
-        self._targets = Entries(target_groups(quantization))
+        self._names = target_groups(quantization)
+        self._targets = Entries(self._names)
 
     def entry(self, slot: Slot, failures: tuple[Failure, ...]) -> str | None:
         """The entry that was meant for `slot` and does not reach it."""
@@ -136,7 +137,12 @@ class _Blame:
             return self._first(self._ignore, slot)
         if any(one.resolution.ignored for one in failures):
             return None
-        return self._first(self._targets, slot)
+        return self._first(self._targets, slot) or self._aimed_at(slot)
+
+    def _aimed_at(self, slot: Slot) -> str | None:
+        """A target with the head's name in it, which reaches it in one scope at most."""
+        leaf = slot.name.rpartition(".")[2]
+        return next((target for target in self._names if leaf in target), None) if slot.kind == "head" else None
 
     def _first(self, entries: Entries, slot: Slot) -> str | None:
         """Fused experts are meant by an entry for the first of them."""
@@ -180,30 +186,31 @@ def _head_rule(mismatch: Mismatch) -> str:
 
 
 Wording = Callable[[Mismatch], str]
+Cause = Callable[[Mismatch], object]
 
 
-def mismatch_hits(case: Case, rule: str, found: Wording, remedy: Wording) -> Iterator[Hit]:
-    """One hit for the mismatches of `rule` that fail alike and read alike."""
-    alike: dict[tuple[object, ...], list[Mismatch]] = defaultdict(list)
+def mismatch_hits(case: Case, rule: str, found: Wording, remedy: Wording, cause: Cause | None = None) -> Iterator[Hit]:
+    """One hit for the mismatches of `rule` with the same cause, by default those that read alike."""
+    alike: dict[object, list[Mismatch]] = defaultdict(list)
     for one in case.mismatches.get(rule, ()):
-        failing = tuple((failure.engine.label, failure.resolution.scope) for failure in one.failures)
-        alike[found(one), remedy(one), failing].append(one)
+        alike[(cause or found)(one)].append(one)
     for together in alike.values():
-        first = together[0]
+        failures = [failure for one in together for failure in one.failures]
         yield Hit(
             folded(one.slot.name for one in together),
-            found(first),
-            consequence(first),
-            remedy(first),
-            engines=tuple(dict.fromkeys(failure.engine.label for failure in first.failures)),
+            found(together[0]),
+            _consequence(together),
+            remedy(together[0]),
+            engines=tuple(dict.fromkeys(failure.engine.label for failure in failures)),
             count=len(together),
         )
 
 
-def consequence(mismatch: Mismatch) -> str:
-    """What happens in each engine: `vLLM 0.24 (draft): KeyError ...; transformers: ...`."""
-    texts: dict[str, str] = {}
-    for engine, resolution in mismatch.failures:
-        text = engine.outcome(mismatch.stored, mismatch.slot.kind, resolution.scope)
-        texts.setdefault(f"{engine.title}{SCOPES[resolution.scope]}: {text}", text)
+def _consequence(together: Iterable[Mismatch]) -> str:
+    """What happens in each engine: `vLLM (draft): KeyError ...; transformers: ...`."""
+    texts: dict[str, None] = {}
+    for one in together:
+        for engine, resolution in one.failures:
+            text = engine.outcome(one.stored, one.slot.kind, resolution.scope)
+            texts[f"{engine.title}{SCOPES[resolution.scope]}: {text}"] = None
     return "; ".join(texts)

@@ -48,9 +48,7 @@ class Rule:
         for hit in self.check(case):
             severity = hit.severity or self.severity
             engines = self.engines if hit.engines is None else hit.engines
-            yield Finding(
-                self.id, severity, hit.place, hit.found, hit.consequence, engines, hit.remedy, hit.count
-            )
+            yield Finding(self.id, severity, hit.place, hit.found, hit.consequence, engines, hit.remedy, hit.count)
 
 
 RULES: dict[str, Rule] = {}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from checkpoint import Checkpoint, Files, survey
+from checkpoint import Checkpoint, Files, open_checkpoint, survey
 from verify.case import ENGINES, Case, Progress, silent
 from verify.engines import load_engine
 from verify.finding import Finding
@@ -41,15 +41,16 @@ def verify(
     """Judge `checkpoint` by every rule that applies, against `base` where one is given.
 
     `schema` is a profile's name or a JSON Schema for the layout document; `engines` are names, or `NAME@VERSION`;
-    `only` keeps the rules whose ids are in it or begin with one of it. Raises UnreadableCheckpoint where there is
-    no checkpoint at all, and UnknownEngine; what is wrong with a checkpoint is found, not raised.
+    `only` keeps the rules whose ids are in it or begin with one of it. What is wrong with `checkpoint` is found, not
+    raised; UnreadableCheckpoint is raised where there is none at all or `base` is not sound, UnknownEngine where an
+    engine is none of ours.
     """
     for engine in engines:
         load_engine(engine)
     with Files() as files:
         case = Case(
             checkpoint if isinstance(checkpoint, Checkpoint) else survey(checkpoint),
-            base if base is None or isinstance(base, Checkpoint) else survey(base),
+            base if base is None or isinstance(base, Checkpoint) else open_checkpoint(base),
             engines=tuple(engines),
             tp=tp,
             level=level,

@@ -66,30 +66,21 @@ class FusedResolver:
         return resolutions, list(self._errors(failed))
 
     def _resolution(self, slot: Slot) -> Resolution:
-        name = self.view.engine_name(slot.name)
-        if self.view.is_unquantized(slot.name):
+        if slot.owner is None and self.view.is_unquantized(slot.name):
+            name = self.view.engine_name(slot.name)
             return Resolution(slot.name, self.view.scope, name, "dense", exempt=True)
-        layer = self._layer(slot, name)
+        layer = self.view.engine_name(slot.owner) if slot.owner else self._layer(slot.name)
         verdict = self.verdicts.get(layer)
         if verdict is None:
             verdict = self.verdicts[layer] = self._verdict(slot, layer)
         if verdict.fault == "shards":
-            verdict = self._single(name)
-        return Resolution(
-            slot.name,
-            self.view.scope,
-            layer,
-            "packed" if verdict.group else "dense",
-            verdict.group,
-            verdict.entry,
-            verdict.ignored,
-        )
+            verdict = self._single(self.view.engine_name(slot.name))
+        group, entry, ignored = verdict[:3]
+        return Resolution(slot.name, self.view.scope, layer, "packed" if group else "dense", group, entry, ignored)
 
-    def _layer(self, slot: Slot, name: str) -> str:
-        """The engine's layer that holds the module: itself, the fused layer, or all experts."""
-        if slot.owner is not None:
-            return self.view.engine_name(slot.owner)
-        parent, dot, leaf = name.rpartition(".")
+    def _layer(self, module: str) -> str:
+        """The engine's layer that holds the module: itself, or the fused layer it is a shard of."""
+        parent, dot, leaf = self.view.engine_name(module).rpartition(".")
         return f"{parent}{dot}{self.view.layer_of.get(leaf, leaf)}"
 
     def _verdict(self, slot: Slot, layer: str) -> Verdict:
@@ -113,7 +104,8 @@ class FusedResolver:
         target = self._target(layer, class_name)
         if target is None:
             return Verdict(fault="no-target" if self.manner.must_match else None)
-        return Verdict(self._groups[target], target)
+        written = LINEAR if target in self.manner.experts_classes and target not in self._written else target
+        return Verdict(self._groups[target], written)
 
     def _experts(self, layer: str) -> Verdict:
         """All experts of a layer are built as expert 0's projections say, which must agree."""
@@ -186,9 +178,13 @@ class FusedResolver:
         return Entries(entries, {entry: self.view.engine_entry(entry) for entry in entries})
 
     @cached_property
+    def _written(self) -> dict[str, str]:
+        return target_groups(self.quantization)
+
+    @cached_property
     def _groups(self) -> dict[str, str]:
         """Target -> group, with the classes of experts added where `Linear` is a target."""
-        groups = target_groups(self.quantization)
+        groups = dict(self._written)
         if LINEAR in groups and self.manner.experts_classes[0] not in groups:
             groups |= dict.fromkeys(self.manner.experts_classes, groups[LINEAR])
         return groups

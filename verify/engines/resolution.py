@@ -50,6 +50,11 @@ class Resolved:
     draft: Mapping[str, Resolution]
     errors: tuple[LoadError, ...] = ()
 
+    def scopes(self, module: str) -> tuple[Scope, ...]:
+        """The scopes in which the engine loads `module`."""
+        held: tuple[tuple[Scope, Mapping[str, Resolution]], ...] = (("main", self.main), ("draft", self.draft))
+        return tuple(scope for scope, resolutions in held if module in resolutions)
+
     def __iter__(self) -> Iterator[Resolution]:
         yield from self.main.values()
         yield from self.draft.values()

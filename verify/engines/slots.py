@@ -36,7 +36,12 @@ def _slots(case: Case) -> Iterator[Slot]:
         kind = kind_of(module, case.family, case.checkpoint)
         if kind is not None:
             owner = EXPERT.fullmatch(name) if kind == "expert" else None
-            yield Slot(name, kind, owner["owner"] if owner else None, module.packed)
+            yield Slot(name, kind, owner["owner"] if owner else None, is_packed(module))
+
+
+def is_packed(module: Module) -> bool:
+    """Is the weight stored packed? What is dense with leftovers beside it is not."""
+    return module.packed and "weight" not in module.tensors
 
 
 def kind_of(module: Module, family: Family | None, checkpoint: Checkpoint) -> str | None:

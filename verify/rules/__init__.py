@@ -13,6 +13,8 @@ FILES = (
     "triplets",
     "parallel",
     "config",
+    "schemes",
+    "matching",
     "mtp",
     "head",
     "observed",
@@ -22,6 +24,7 @@ FILES = (
     "recomputed",
     "documents",
 )
+
 
 def load_rules() -> None:
     """Import every rule file once."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from checkpoint.patterns import PREFIX, compiled
+from checkpoint.patterns import PREFIX, pattern_problems
 from verify.case import Case
-from verify.engines import concerned, config_groups, group_targets, ignore_entries
+from verify.claims import is_draft
+from verify.engines import Resolved, concerned, config_groups, group_targets, ignore_entries
 from verify.engines.entries import Entries, target_groups
+from verify.finding import Severity
 from verify.mismatches import Mismatch, mismatch_hits
 from verify.registry import Hit, rule
 
@@ -55,14 +55,18 @@ def config_present(case: Case) -> Iterable[Hit]:
             yield Hit(CONFIG, found, "every engine builds them dense and finds no weight for them", remedy)
         return
     yield from _misplaced(case)
-    method = quantization.get("quant_method")
+    place, method = f"{CONFIG}: quantization_config", quantization.get("quant_method")
     if packed and method != METHOD:
-        yield Hit(f"{CONFIG}: quantization_config", f"quant_method is {method!r} and {packed} modules are packed")
+        yield Hit(place, f"quant_method is {method!r} and {packed} modules are packed")
     status = quantization.get("quantization_status")
     concerns = labels(case, "transformers")
     if packed and method == METHOD and status != "compressed" and concerns:
-        found, consequence = f"quantization_status is {status!r}, not 'compressed'", "builds every module dense"
-        yield Hit(f"{CONFIG}: quantization_config", found, consequence, engines=concerns)
+        # Experts are unpacked whatever the status; every other packed module is built dense.
+        hurt = any(slot.packed and slot.owner is None and not is_draft(case, slot.name) for slot in case.slots)
+        consequence = "builds every linear layer dense: the packed weights are left out"
+        remedy = "Set quantization_status to 'compressed'"
+        severity: Severity = "error" if hurt else "warning"
+        yield Hit(place, f"quantization_status is {status!r}", consequence, remedy, severity, concerns)
 
 
 def _misplaced(case: Case) -> Iterator[Hit]:
@@ -73,9 +77,10 @@ def _misplaced(case: Case) -> Iterator[Hit]:
         return
     place = f"{CONFIG}: text_config.quantization_config"
     if isinstance(outer, dict) and inner != outer:
-        yield Hit(place, "differs from the one at the top level", "engines read the one at the top level only")
-    elif outer is None and (concerns := labels(case, "transformers")):
-        yield Hit(place, "not at the top level", "is not seen: every module is built dense", engines=concerns)
+        yield Hit(place, "differs from the one at the top level", "engines that read this one build something else")
+    elif outer is None:
+        consequence = "vLLM 0.24 and transformers 5.17 find it there; other engines read the top level only"
+        yield Hit(place, "not at the top level", consequence, "Move it to the top level", "warning")
 
 
 @rule("C02", "packed groups are in format pack-quantized", cost="config", evidence="sglang#32736; vLLM get_moe_method")
@@ -107,17 +112,19 @@ def _format_hit(case: Case, place: str, found: str, engines: tuple[str, ...]) ->
     "C03",
     "no integer group without activations is in an activation format",
     cost="config",
-    engines=("vllm",),
+    engines=("vllm", "transformers"),
     evidence="vLLM _quantization_scheme_map_from_config: assert weights.type == FLOAT",
 )
 def activation_formats(case: Case) -> Iterable[Hit]:
-    quantization, concerns = case.quantization or {}, labels(case, "vllm")
-    for name, group in config_groups(quantization).items() if concerns else ():
+    quantization = case.quantization or {}
+    for name, group in config_groups(quantization).items():
         found, weights = group_format(quantization, group), group.get("weights")
         integers = isinstance(weights, dict) and weights.get("type", "int") == "int"
-        if integers and not group.get("input_activations") and found in ACTIVATION_FORMATS:
+        concerns = labels(case, "vllm", *(("transformers",) if group.get("format") else ()))
+        if concerns and integers and not group.get("input_activations") and found in ACTIVATION_FORMATS:
             place, remedy = f"quantization_config.config_groups.{name}", f"Set the format to {PACKED_FORMAT!r}"
-            yield Hit(place, f"weight-only, format {found!r}", "a bare AssertionError", remedy, engines=concerns)
+            consequence = "vLLM: a bare AssertionError while parsing; transformers: RuntimeError in the conversion"
+            yield Hit(place, f"weight-only, format {found!r}", consequence, remedy, engines=concerns)
 
 
 @rule(
@@ -128,51 +135,47 @@ def activation_formats(case: Case) -> Iterable[Hit]:
 )
 def regexes(case: Case) -> Iterable[Hit]:
     quantization = case.quantization or {}
-    for entry in (*ignore_entries(quantization), *target_groups(quantization)):
-        try:
-            compiled(entry)
-        except re.error as error:
-            yield Hit(f"quantization_config: {entry}", f"no regular expression: {error}", "every engine raises")
-    yield from mismatch_hits(case, "C11", _anchored, _unanchored)
+    for problem in pattern_problems([*ignore_entries(quantization), *target_groups(quantization)]):
+        yield Hit("quantization_config", problem.found, "every engine raises")
+    yield from mismatch_hits(case, "C11", _anchored, _unanchored, cause=lambda one: (one.blamed, one.stored))
     blamed = {one.blamed for one in case.mismatches.get("C11", ())}
     for entry in ignore_entries(quantization):
         missed = _missed_by(case, entry) if entry.startswith(PREFIX) and entry not in blamed else ()
         if missed:
-            found = "covers modules by their name in the checkpoint, not by the engine's; another entry covers them"
+            found = "covers modules by their names in the checkpoint, not by the engine's, where nothing depends on it"
             place = f"quantization_config.ignore: {entry}"
             yield Hit(place, found, remedy=f"ckpt ignore SRC remove '{entry}'", severity="note", engines=missed)
 
 
 def _anchored(mismatch: Mismatch) -> str:
     first = mismatch.failures[0]
-    name = first.resolution.layer
-    return f"{mismatch.blamed!r} covers the name in the checkpoint, not {first.engine.title}'s name {_generic(name)}"
+    return (
+        f"'{mismatch.blamed}' covers the names in the checkpoint, not {first.engine.title}'s: {first.resolution.layer}"
+    )
 
 
 def _unanchored(mismatch: Mismatch) -> str:
     return "Begin the regex with '.*'" if mismatch.slot.packed else f"{DERIVE}, or begin the regex with '.*'"
 
 
-def _generic(name: str) -> str:
-    """The name with its numbers left open, so that findings about many layers read alike."""
-    return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name)
-
-
 def _missed_by(case: Case, entry: str) -> tuple[str, ...]:
     """The engines to whose names the regex says nothing, although it covers names in the checkpoint."""
     entries = Entries([entry])
-    names = [slot.name for slot in case.slots if slot.owner is None and entries.first(slot.name)]
-    if not names:
-        return ()
+    covered = [slot.name for slot in case.slots if slot.owner is None and entries.first(slot.name)]
     missed = []
     for resolved in case.resolved:
-        views = [scope[name].layer for scope in (resolved.main, resolved.draft) for name in names if name in scope]
-        renamed = any(
-            layer.rpartition(".")[0] != name.rpartition(".")[0] for layer, name in zip(views, names, strict=False)
-        )
-        if views and renamed and not any(entries.first(layer) for layer in views):
+        names = {name: _engine_names(case, resolved, name) for name in covered}
+        renamed = any(spellings - {name} for name, spellings in names.items())
+        if renamed and not any(entries.first(one) for spellings in names.values() for one in spellings):
             missed.append(resolved.engine.label)
     return tuple(missed)
+
+
+def _engine_names(case: Case, resolved: Resolved, module: str) -> set[str]:
+    """What the engine calls the module, in the scopes that load it."""
+    family = case.family.name if case.family else None
+    views = (resolved.engine.view(family, scope) for scope in resolved.scopes(module))
+    return {view.engine_name(module) for view in views if view}
 
 
 @rule(
@@ -180,7 +183,7 @@ def _missed_by(case: Case, entry: str) -> tuple[str, ...]:
 )
 def stale_entries(case: Case) -> Iterable[Hit]:
     for entry in ignore_entries(case.quantization or {}):
-        if not _names_something(case, entry):
+        if not pattern_problems([entry]) and not _names_something(case, entry):
             found = "covers no module of the checkpoint"
             consequence = "stale or misspelt: what it was meant for is not ignored by it"
             remedy = f"ckpt ignore SRC remove '{entry}'"
@@ -194,9 +197,10 @@ def _names_something(case: Case, entry: str) -> bool:
         inside = f"{entry}."
         return known or entry in case.modules or any(name.startswith(inside) for name in case.modules)
     entries = Entries([entry])
+    wanted = case.inventory.weights if case.inventory else {}
     spellings = (layer for resolved in case.resolved for layer in {one.layer for one in resolved})
     fused = (f"{slot.owner}.0.gate_proj" for slot in case.slots if slot.owner)
-    return any(entries.first(name) for names in (case.modules, fused, spellings) for name in names)
+    return any(entries.first(name) for names in (case.modules, wanted, fused, spellings) for name in names)
 
 
 @rule(
@@ -225,12 +229,17 @@ def sparsity_and_cache(case: Case) -> Iterable[Hit]:
     cost="config",
     evidence="one mapping of target to scheme in all engines",
 )
-def repeated_targets(case: Case) -> Iterable[Hit]:
-    groups = config_groups(case.quantization or {})
-    counts = Counter(target for group in groups.values() for target in dict.fromkeys(group_targets(group)))
-    for target, count in counts.items():
-        holders = [name for name, group in groups.items() if target in group_targets(group)]
-        if count > 1:
-            found = f"target {target!r} stands in {', '.join(holders)}"
-            consequence = f"only {holders[-1]} counts"
-            yield Hit("quantization_config.config_groups", found, consequence, "Keep it in one group")
+def target_twice(case: Case) -> Iterable[Hit]:
+    for target, holders in repeated_targets(case).items():
+        found = f"target '{target}' stands in {', '.join(holders)}"
+        place, consequence = "quantization_config.config_groups", f"only {holders[-1]} counts"
+        yield Hit(place, found, consequence, "Keep it in one group")
+
+
+def repeated_targets(case: Case) -> dict[str, list[str]]:
+    """The targets that several groups have, with the names of these."""
+    holders: dict[str, list[str]] = {}
+    for name, group in config_groups(case.quantization or {}).items():
+        for target in dict.fromkeys(group_targets(group)):
+            holders.setdefault(target, []).append(name)
+    return {target: names for target, names in holders.items() if len(names) > 1}

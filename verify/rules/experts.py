@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from checkpoint import split_name
 from verify.case import Case
 from verify.claims import FUSED_PACKED, is_draft
 from verify.descent import EXPERT, UNNAMED_SPLITS
@@ -16,10 +15,9 @@ GARBAGE = "vLLM and SGLang compute with an uninitialised expert, transformers ra
 
 @rule("I04", "experts are numbered without a gap and have all projections", evidence="llm-compressor#2060")
 def complete_experts(case: Case) -> Iterable[Hit]:
-    if case.inventory is None:
-        missing, extra = _gaps(case), ()
-    else:
-        missing, extra = case.inventory.missing.get("I04", ()), case.inventory.extra.get("I04", ())
+    inventory = case.inventory
+    missing = inventory.missing.get("I04", ()) if inventory else tuple(_gaps(case))
+    extra = inventory.extra.get("I04", ()) if inventory else ()
     remedy = "ckpt graft SRC --from BASE --tensors NAME, or export again"
     yield from gather(((name, "missing") for name in missing), consequence=GARBAGE, remedy=remedy)
     found = "more experts or projections than the model has"
@@ -54,7 +52,7 @@ def mixed_layouts(case: Case) -> Iterable[Hit]:
 def fused_packed(case: Case) -> Iterable[Hit]:
     faults = ((name, "packed experts under a fused name") for name in case.named if FUSED_PACKED.fullmatch(name))
     consequence = "no engine knows the name: random experts in transformers, no such parameter in vLLM"
-    yield from gather(faults, consequence=consequence, remedy="Export each expert's projections as modules of their own")
+    yield from gather(faults, consequence=consequence, remedy="Export each expert's projections as modules")
 
 
 def _owners(case: Case) -> dict[str, set[str]]:

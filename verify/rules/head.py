@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from verify.case import Case
+from verify.claims import is_draft
 from verify.engines import concerned, config_groups, experts_group
-from verify.engines.entries import target_groups
 from verify.gathering import folded
 from verify.mismatches import Mismatch, mismatch_hits
 from verify.registry import Hit, rule
@@ -25,19 +25,19 @@ SUPPORT = {"vllm": "0.20", "sglang": "0.5.19"}
 )
 def head_target(case: Case) -> Iterable[Hit]:
     """The head must be reached under all its names, and transformers' guess at the experts' group must be right."""
-    yield from mismatch_hits(case, "C17", _misses, lambda one: f"Target the head by {HEAD_TARGET!r}")
+    yield from mismatch_hits(case, "C17", _misses, lambda one: f"Target the head by '{HEAD_TARGET}'")
     yield from _experts_scheme(case)
 
 
 def _misses(mismatch: Mismatch) -> str:
     failure = mismatch.failures[0]
-    return f"stored packed; target {mismatch.blamed!r} does not reach {failure.resolution.layer}"
+    return f"stored packed; target '{mismatch.blamed}' does not reach {failure.resolution.layer}"
 
 
 def _experts_scheme(case: Case) -> Iterator[Hit]:
     concerns, quantization = labels(case, "transformers"), case.quantization or {}
     experts = [
-        slot.name for slot in case.slots if slot.kind == "expert" and slot.packed and not _is_draft(case, slot.name)
+        slot.name for slot in case.slots if slot.kind == "expert" and slot.packed and not is_draft(case, slot.name)
     ]
     if not concerns or not experts:
         return
@@ -51,15 +51,11 @@ def _experts_scheme(case: Case) -> Iterator[Hit]:
         yield Hit(folded(wrong), found, consequence, remedy, engines=concerns, count=len(wrong))
 
 
-def _differs(groups: dict[str, object], real: str | None, taken: str | None) -> bool:
+def _differs(groups: Mapping[str, object], real: str | None, taken: str | None) -> bool:
     if real is None or taken is None or real == taken:
         return False
-    weights = [group.get("weights") if isinstance(group, dict) else None for group in (groups[real], groups[taken])]
-    return weights[0] != weights[1]
-
-
-def _is_draft(case: Case, name: str) -> bool:
-    return name.startswith(case.family.mtp.prefix if case.family and case.family.mtp else "mtp.")
+    schemes = [group.get("weights") if isinstance(group, dict) else None for group in (groups[real], groups[taken])]
+    return schemes[0] != schemes[1]
 
 
 @rule(
@@ -75,7 +71,7 @@ def _listed(case: Case, mismatch: Mismatch) -> str:
     if not mismatch.slot.packed:
         return targeted(case, mismatch)
     entry = next(one.resolution.entry for one in mismatch.failures if one.resolution.ignored)
-    return f"stored packed, ignored by {entry!r}"
+    return f"stored packed, ignored by '{entry}'"
 
 
 def _unlist(mismatch: Mismatch) -> str:

@@ -1,4 +1,4 @@
-"""Tensors missing, besides, misshapen or of another dtype, against the base or else against what the config calls for."""
+"""Tensors missing, besides, misshapen or of another dtype, against the base or else against the config."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRAFT = "ckpt graft SRC --from BASE --tensors NAME"
 LEFTOVERS = (
     (re.compile(r".*\.weight_g_idx"), "compressed-tensors 0.19 and vLLM dropped it: the columns are read unordered"),
     (re.compile(r".*\.inv_freq"), "engines compute it; strict loaders refuse it"),
-    (re.compile(r".*\.[kqv]_scale"), "the scale of a quantized KV cache; strict loaders refuse it without a scheme for it"),
+    (re.compile(r".*\.[kqv]_scale"), "a scale of the KV cache; strict loaders refuse it without a scheme for it"),
     (
         re.compile(r".*(\.(input|output)_(scale|zero_point|global_scale)|observer).*"),
         "left behind by a calibration run; strict loaders refuse it",
@@ -37,7 +37,7 @@ def missing_tensors(case: Case) -> Iterable[Hit]:
     yield from gather(faults, consequence=SILENT, remedy=GRAFT)
 
 
-@rule("I02", "shapes are those of the model", evidence="vllm: column-parallel loaders narrow, so extra rows load silently")
+@rule("I02", "shapes are those of the model", evidence="vllm: column-parallel loaders narrow")
 def shapes(case: Case) -> Iterable[Hit]:
     if case.inventory is None:
         return
@@ -149,7 +149,7 @@ def _layers(names: Iterable[str]) -> dict[str, dict[int, set[str]]]:
     """prefix -> layer number -> components."""
     layers: dict[str, dict[int, set[str]]] = {}
     for place in filter(None, map(place_of, names)):
-        layers.setdefault(place.prefix, {}).setdefault(place.index, set()).add(place.component)
+        layers.setdefault(place.prefix, {}).setdefault(place.number, set()).add(place.component)
     return layers
 
 

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from verify.case import Case
-from verify.engines import Engine, LoadError, Resolution, config_groups, ignore_entries
+from verify.engines import Engine, Resolution, config_groups, ignore_entries
 from verify.engines.entries import Entries
 from verify.gathering import folded, gather
 from verify.mismatches import Mismatch, mismatch_hits, torn_layers
 from verify.registry import Hit, rule
-from verify.rules.config import DERIVE
+from verify.rules.config import DERIVE, repeated_targets
 
 SCHEME_KEYS = ("type", "num_bits", "strategy", "group_size", "symmetric")
 
@@ -26,13 +26,15 @@ def same_scheme(case: Case) -> Iterable[Hit]:
     schemes = {name: _scheme(group) for name, group in config_groups(case.quantization or {}).items()}
     packed = {slot.name for slot in case.slots if slot.packed}
     expected: dict[str, str | None] = {name: case.groups.group(name) for name in packed}
+    repeated = repeated_targets(case)
     astray: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for resolved in case.resolved:
         for one in resolved:
             group = expected.get(one.module)
-            if group and one.group and not _is_unpacked_by_guess(resolved.engine, one):
-                if schemes[one.group] != schemes[group]:
-                    astray[resolved.engine.label, one.group, group].append(one.module)
+            if not group or not one.group or one.entry in repeated or _is_unpacked_by_guess(resolved.engine, one):
+                continue
+            if schemes[one.group] != schemes[group]:
+                astray[resolved.engine.label, one.group, group].append(one.module)
     for (label, taken, group), names in astray.items():
         found = f"read by {taken}, where compressed-tensors' order gives {group}"
         consequence = "a wrong shape or wrong numbers"
@@ -61,10 +63,10 @@ def dense_but_targeted(case: Case) -> Iterable[Hit]:
 
 def targeted(case: Case, mismatch: Mismatch) -> str:
     """Why a dense module is built packed."""
-    targets = ", ".join(repr(entry) for entry in mismatch.entries) or "the experts' scheme"
+    targets = ", ".join(f"'{entry}'" for entry in mismatch.entries) or "the experts' scheme"
     found = f"stored dense, covered by {targets} and not ignored"
     parent = _parent_entry(case, mismatch.slot.name)
-    return f"{found}: {parent!r} is a whole name, not a prefix" if parent else found
+    return f"{found}: '{parent}' is a whole name, not a prefix" if parent else found
 
 
 def _parent_entry(case: Case, module: str) -> str | None:
@@ -89,8 +91,8 @@ def packed_but_dense(case: Case) -> Iterable[Hit]:
 def _not_targeted(mismatch: Mismatch) -> str:
     ignored = [one.resolution.entry for one in mismatch.failures if one.resolution.ignored]
     if ignored:
-        return f"stored packed, ignored by {ignored[0]!r}"
-    return f"stored packed; {mismatch.blamed!r} does not reach it" if mismatch.blamed else "stored packed, no target"
+        return f"stored packed, ignored by '{ignored[0]}'"
+    return f"stored packed; '{mismatch.blamed}' does not reach it" if mismatch.blamed else "stored packed, no target"
 
 
 def _retarget(mismatch: Mismatch) -> str:
@@ -110,8 +112,11 @@ def _retarget(mismatch: Mismatch) -> str:
 )
 def fused_shards(case: Case) -> Iterable[Hit]:
     yield from _load_errors(case, "shards", "ValueError: found different quantization schemes for the shards", DERIVE)
+    unbuilt = {error.layer for resolved in case.resolved for error in resolved.errors if error.fault == "shards"}
     torn: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for one in torn_layers(case):
+        if one.layer in unbuilt:
+            continue
         parts = ", ".join(name.rpartition(".")[2] for name in one.packed)
         torn[f"of its shards only {parts} stored packed"][one.engine.label] += [one.layer]
     for found, layers in torn.items():
@@ -136,14 +141,15 @@ def experts_alike(case: Case) -> Iterable[Hit]:
 
 def _load_errors(case: Case, fault: str, consequence: str, remedy: str) -> Iterator[Hit]:
     """Errors of the same kind in the same layers are one hit for all engines."""
-    labels: dict[LoadError, list[str]] = defaultdict(list)
+    owners = {slot.name: slot.owner for slot in case.slots}
+    failing: dict[str, list[str]] = defaultdict(list)
     for resolved in case.resolved:
         for error in resolved.errors:
-            if error.fault == fault:
-                labels[error._replace(layer="", found="", scope="main")].append(resolved.engine.label)
+            for name in error.modules if error.fault == fault else ():
+                failing[owners.get(name) or name].append(resolved.engine.label)
     alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for error, engines in labels.items():
-        alike[tuple(dict.fromkeys(engines))] += error.modules
+    for name, labels in failing.items():
+        alike[tuple(dict.fromkeys(labels))].append(name)
     for engines, modules in alike.items():
         found = "some of these are ignored and some are not" if fault == "shards" else "expert 0's projections disagree"
         yield Hit(folded(modules), found, consequence, remedy, engines=engines, count=len(modules))
@@ -174,7 +180,7 @@ def uncovered(case: Case) -> Iterable[Hit]:
     evidence="vllm-omni#5573; transformers builds shared_expert_gate as nn.Linear",
 )
 def routers(case: Case) -> Iterable[Hit]:
-    yield from mismatch_hits(case, "C15", lambda one: _router(case, one), lambda one: _router_remedy(one))
+    yield from mismatch_hits(case, "C15", lambda one: _router(case, one), _router_remedy)
     failing = {one.slot.name for one in case.mismatches.get("C15", ())}
     ignore = Entries(ignore_entries(case.quantization or {}))
     open_routers = (
@@ -183,7 +189,7 @@ def routers(case: Case) -> Iterable[Hit]:
         if slot.kind == "router" and not slot.packed and slot.name not in failing
         if ignore.first(slot.name) is None and case.groups.group(slot.name)
     )
-    consequence = "tools and older transformers that build the router as nn.Linear expect it packed"
+    consequence = "what builds routers as nn.Linear, as older transformers do, expects it packed"
     yield from gather(open_routers, consequence=consequence, remedy=DERIVE, severity="warning", engines=())
 
 

@@ -36,10 +36,9 @@ def dtype(case: Case) -> Iterable[Hit]:
 
 @rule("X02", "the architecture is that of the base", needs_base=True, evidence="vllm#48060")
 def architecture(case: Case) -> Iterable[Hit]:
-    if case.base is None:
-        return
+    base = case.base.config if case.base else case.config
     for key in IDENTITY:
-        for hit in _differences(case.base.config.get(key), case.config.get(key), key):
+        for hit in _differences(base.get(key), case.config.get(key), key):
             consequence = "engines build another model than the weights are of"
             yield Hit(hit.place, hit.found, consequence, RESTORE)
 
@@ -47,10 +46,8 @@ def architecture(case: Case) -> Iterable[Hit]:
 @rule("X03", "the model's values in config.json are those of the base", needs_base=True, evidence="copied by exporters")
 def values(case: Case) -> Iterable[Hit]:
     """Changed and lost values are errors; what the export adds is a default spelled out, and a warning at most."""
-    if case.base is None:
-        return
-    ours, theirs = _essential(case.config), _essential(case.base.config)
-    yield from _differences(theirs, ours, "")
+    if case.base is not None:
+        yield from _differences(_essential(case.base.config), _essential(case.config), "")
 
 
 @rule("X08", "config.json needs no foreign code and names no local path", severity="warning", evidence="Hub review")
@@ -64,12 +61,12 @@ def portable(case: Case) -> Iterable[Hit]:
 
 
 def _stated_dtypes(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for section in ("", "text_config"):
-        holder = config.get(section) if section else config
-        for key in DTYPE_KEYS if isinstance(holder, Mapping) else ():
-            value = holder.get(key)
-            if isinstance(value, str):
-                yield f"{section}.{key}" if section else key, value.removeprefix("torch.")
+    """(path, dtype) of every key that states one, without the `torch.` that some write."""
+    text = config.get("text_config")
+    for prefix, section in (("", config), ("text_config.", text if isinstance(text, Mapping) else {})):
+        for key in DTYPE_KEYS:
+            if isinstance(section.get(key), str):
+                yield prefix + key, section[key].removeprefix("torch.")
 
 
 def _common_dtype(case: Case) -> str | None:

@@ -8,12 +8,13 @@ from checkpoint import UnreadableCheckpoint, read_header
 from checkpoint.patterns import PREFIX
 from verify.case import Case
 from verify.claims import DRAFT
-from verify.engines import MTP_IGNORE, concerned, ignore_entries
+from verify.engines import MTP_IGNORE, ignore_entries
 from verify.engines.entries import Entries
 from verify.finding import Severity
-from verify.gathering import folded, gather
+from verify.gathering import folded
 from verify.mismatches import mismatch_hits
 from verify.registry import Hit, rule
+from verify.rules.config import labels
 from verify.rules.matching import targeted
 
 GRAFT = "ckpt graft-mtp SRC --base BASE"
@@ -56,18 +57,31 @@ def head_complete(case: Case) -> Iterable[Hit]:
 )
 def head_dense(case: Case) -> Iterable[Hit]:
     prefix = draft_prefix(case)
+    failing = {one.slot.name for found in case.mismatches.values() for one in found}
     packed = [slot for slot in case.slots if slot.packed and slot.name.startswith(prefix)]
-    input_layer = [slot.name for slot in packed if slot.name == f"{prefix}fc"]
-    experts = [slot.name for slot in packed if slot.kind == "expert"]
-    rest = [slot.name for slot in packed if slot.name not in {*input_layer, *experts}]
-    hurt: dict[str, tuple[list[str], Severity]] = {
-        "SGLang builds it as a plain linear layer and skips the packed tensors": (input_layer, "error"),
-        "fewer drafts are accepted": (rest, "warning"),
-        "vLLM 0.24 runs them with unchanged acceptance; other engines were not tried": (experts, "note"),
-    }
-    for consequence, (names, severity) in hurt.items():
-        faults = ((name, "stored packed") for name in names)
-        yield from gather(faults, consequence=consequence, remedy=GRAFT, severity=severity)
+    sound = [slot for slot in packed if slot.name not in failing]
+    yield from _packed_input(case, [slot.name for slot in packed if slot.name == f"{prefix}fc"])
+    rest = [slot.name for slot in sound if slot.kind != "expert" and slot.name != f"{prefix}fc"]
+    yield from _packed_hits(rest, "fewer drafts may be accepted", "warning")
+    experts = [slot.name for slot in sound if slot.kind == "expert"]
+    consequence = "vLLM 0.24 runs them with unchanged acceptance; other engines were not tried"
+    yield from _packed_hits(experts, consequence, "note")
+
+
+def _packed_input(case: Case, names: list[str]) -> Iterable[Hit]:
+    concerns = labels(case, "sglang")
+    if concerns:
+        consequence = "SGLang builds it as a plain linear layer and skips the packed tensors"
+        yield from _packed_hits(names, consequence, "error", concerns)
+    else:
+        yield from _packed_hits(names, "vLLM 0.24 reads it, SGLang does not", "warning")
+
+
+def _packed_hits(
+    names: list[str], consequence: str, severity: Severity, engines: tuple[str, ...] | None = None
+) -> Iterable[Hit]:
+    if names:
+        yield Hit(folded(names), "stored packed", consequence, GRAFT, severity, engines, len(names))
 
 
 @rule(
@@ -92,20 +106,24 @@ def head_ignored(case: Case) -> Iterable[Hit]:
 def head_ignored_by_regex(case: Case) -> Iterable[Hit]:
     """Exact entries for shards do not reach the fused layers of SGLang's draft model before 0.5.21."""
     reached = "exact entries for the shards do not reach the draft's fused layers"
-    for hit in mismatch_hits(case, "M04", lambda one: f"{reached}: {one.blamed!r}", lambda one: IGNORE):
+    for hit in mismatch_hits(case, "M04", lambda one: f"{reached}: '{one.blamed}'", lambda one: IGNORE):
         yield Hit(hit.place, hit.found, hit.consequence, hit.remedy, "error", hit.engines, hit.count)
-    prefix = draft_prefix(case)
     failing = {one.slot.name for rule_id in ("M03", "M04") for one in case.mismatches.get(rule_id, ())}
-    entries = Entries(ignore_entries(case.quantization or {}))
-    exact = [
-        slot.name
-        for slot in case.slots
-        if slot.name.startswith(prefix) and not slot.packed and slot.name not in failing
-        if (entry := entries.first(slot.name)) and not entry.startswith(PREFIX)
-    ]
-    if exact and concerned(case, "sglang"):
+    exact = [name for name in _exact_shards(case) if name not in failing]
+    if exact:
         consequence = "before 0.5.21 shards of fused layers are not recognised: accept length 1.0"
         yield Hit(folded(exact), "ignored by exact entries", consequence, IGNORE, count=len(exact))
+
+
+def _exact_shards(case: Case) -> Iterable[str]:
+    """Shards of the draft's fused layers in SGLang that an exact entry keeps dense."""
+    entries = Entries(ignore_entries(case.quantization or {}))
+    for resolved in case.resolved:
+        if resolved.engine.name == "sglang":
+            for name, one in resolved.draft.items():
+                entry = entries.first(name)
+                if entry and not entry.startswith(PREFIX) and one.layer.rpartition(".")[2] != name.rpartition(".")[2]:
+                    yield name
 
 
 @rule(

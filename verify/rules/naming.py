@@ -47,13 +47,17 @@ def stray_weights(case: Case) -> Iterable[Hit]:
     evidence="transformers before 5 reads the framework from it",
 )
 def format_metadata(case: Case) -> Iterable[Hit]:
+    shards = case.checkpoint.shards
+    stated = {file: (header.metadata or {}).get("format") for file, header in shards.items()}
+    wrong = [file for file, found in stated.items() if found != FORMAT]
+    consequence, remedy = "older transformers refuse to load it", "Write the checkpoint anew with any ckpt operation"
+    if len(wrong) == len(shards) > 1 and not any(stated.values()):
+        yield Hit("all shards", "__metadata__ has no format", consequence, remedy, count=len(wrong))
+        return
     faults = (
-        (file, f"__metadata__.format is {found!r}" if found else "__metadata__ has no format")
-        for file, header in case.checkpoint.shards.items()
-        if (found := (header.metadata or {}).get("format")) != FORMAT
+        (f, f"__metadata__.format is {stated[f]!r}" if stated[f] else "__metadata__ has no format") for f in wrong
     )
-    remedy = "Write the checkpoint anew with any ckpt operation"
-    yield from gather(faults, consequence="older transformers refuse to load the file", remedy=remedy)
+    yield from gather(faults, consequence=consequence, remedy=remedy)
 
 
 @rule("F14", "the numbers in shard names are complete", severity="warning", evidence="CoSER#3")
@@ -75,7 +79,7 @@ def shard_numbers(case: Case) -> Iterable[Hit]:
             yield Hit(f"{stem}-*", f"numbered of {', of '.join(map(str, sorted(totals)))} at once", consequence)
 
 
-@rule("F15", "names are unambiguous and plain", evidence="llm-compressor#2568: nested prefix, KeyError w2_weight_packed")
+@rule("F15", "names are unambiguous and plain", evidence="llm-compressor#2568: KeyError w2_weight_packed")
 def plain_names(case: Case) -> Iterable[Hit]:
     for problem in case.checkpoint.problems:
         if problem.code in ("duplicate-key", "unsafe-name"):
@@ -84,7 +88,8 @@ def plain_names(case: Case) -> Iterable[Hit]:
     odd = ((name, "blanks or control characters in the name") for name in names if not _is_plain(name))
     yield from gather(odd, consequence="no engine looks such a name up")
     known = case.base.tensors if case.base else {}
-    nested = [(name, f"{match[0].strip('.')} nested") for name in names if (match := _nested(name)) and name not in known]
+    news = (name for name in names if name not in known)
+    nested = ((name, f"{match[0].strip('.')} nested") for name in news if (match := NESTED.search(name)))
     yield from gather(nested, consequence="no engine has such a module: KeyError, or the weight is left out")
 
 
@@ -98,10 +103,5 @@ def _is_plain(name: str) -> bool:
     return name.isprintable() and " " not in name and name.strip(".") == name
 
 
-def _nested(name: str) -> re.Match[str] | None:
-    return NESTED.search(name)
-
-
 def _numbers(numbers: list[int]) -> str:
     return folded(str(number) for number in numbers)
-

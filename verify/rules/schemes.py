@@ -13,6 +13,8 @@ from verify.rules.config import labels, packed_groups
 KERNEL_BITS = (4, 8)
 KERNEL_GROUPS = (-1, 32, 64, 128)
 """Marlin's group sizes: vLLM MARLIN_SUPPORTED_GROUP_SIZES; -1 is one scale per channel."""
+TRITON_GROUP = 256
+"""What TritonW4A16LinearKernel takes besides."""
 
 
 @rule(
@@ -33,6 +35,7 @@ def schemes(case: Case) -> Iterable[Hit]:
             for found, consequence, engines in _faults(case, name, weights):
                 if engines:
                     yield Hit(place, found, consequence, engines=engines)
+            yield from _sizes(case, name, weights.get("group_size"))
 
 
 Fault = tuple[str, str, tuple[str, ...]]
@@ -40,18 +43,12 @@ Fault = tuple[str, str, tuple[str, ...]]
 
 def _faults(case: Case, group: str, weights: Mapping[str, Any]) -> Iterator[Fault]:
     vllm = labels(case, "vllm")
-    kind, strategy, size = weights.get("type", "int"), weights.get("strategy"), weights.get("group_size")
+    kind, strategy = weights.get("type", "int"), weights.get("strategy")
     if kind != "int":
         yield f"type {kind!r} for packed integers", "no compressed-tensors scheme is found", vllm
     yield from _bits(case, group, weights.get("num_bits", 8))
     if strategy not in (None, "group", "channel"):
         yield f"strategy {strategy!r}", "pack-quantized needs group or channel", vllm
-    if size is not None and size not in KERNEL_GROUPS:
-        yield (
-            f"group_size {size}",
-            "no kernel: 'Failed to find a kernel that can implement the WNA16 linear layer'",
-            vllm,
-        )
     if weights.get("dynamic"):
         yield "dynamic weights", "no compressed-tensors scheme is found", vllm
     if weights.get("actorder") in ("group", "dynamic"):
@@ -61,6 +58,19 @@ def _faults(case: Case, group: str, weights: Mapping[str, Any]) -> Iterator[Faul
         # Seen with transformers 5.17: its per-expert unpacking knows no zero point.
         consequence = "RuntimeError in the weight conversion: experts are unpacked without zero points"
         yield "asymmetric experts", consequence, labels(case, "transformers")
+
+
+def _sizes(case: Case, group: str, size: Any) -> Iterator[Hit]:
+    """Sizes outside Marlin's: linear layers find no kernel but Triton's for 256, experts fall back to a slower one."""
+    vllm = labels(case, "vllm")
+    if size is None or size in KERNEL_GROUPS or not vllm:
+        return
+    place, found = f"quantization_config.config_groups.{group}", f"group_size {size}"
+    if _has_linear(case, group) and size != TRITON_GROUP:
+        consequence = "ValueError: Failed to find a kernel that can implement the WNA16 linear layer"
+        yield Hit(place, found, consequence, engines=vllm)
+    else:
+        yield Hit(place, found, "vLLM 0.24 runs it, without its Marlin kernel", severity="warning", engines=vllm)
 
 
 def _bits(case: Case, group: str, bits: Any) -> Iterator[Fault]:
@@ -75,5 +85,14 @@ def _bits(case: Case, group: str, bits: Any) -> Iterator[Fault]:
 
 
 def _has_experts(case: Case, group: str) -> bool:
-    experts = {slot.name for slot in case.slots if slot.kind == "expert" and slot.packed}
-    return any(one.group == group and one.module in experts for resolved in case.resolved for one in resolved)
+    return _holds(case, group, experts=True)
+
+
+def _has_linear(case: Case, group: str) -> bool:
+    return _holds(case, group, experts=False)
+
+
+def _holds(case: Case, group: str, *, experts: bool) -> bool:
+    """Does some engine read a packed module of the kind by `group`?"""
+    names = {slot.name for slot in case.slots if slot.packed and (slot.kind == "expert") == experts}
+    return any(one.group == group and one.module in names for resolved in case.resolved for one in resolved)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from checkpoint import CONFIG, UnreadableCheckpoint
+from checkpoint import CONFIG, Problem, UnreadableCheckpoint
 from checkpoint.document import parse_json
 from verify.case import Case
 from verify.finding import Severity
@@ -17,14 +17,17 @@ VOCABULARY = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 TEMPLATES = ("chat_template.jinja", "chat_template.json")
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
-SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "image_token_id", "video_token_id", "vision_start_token_id")
+SPECIAL_IDS = tuple(f"{token}_token_id" for token in ("bos", "eos", "pad", "image", "video", "vision_start"))
 SMALL = 64 * 1024 * 1024
 """Bytes; a larger side file is compared by size alone."""
 
 
-@rule("X04", "the tokenizer is that of the base, its ids within the vocabulary", evidence="wrong tokens, fluent nonsense")
+@rule("X04", "the tokenizer is that of the base, its ids in the vocabulary", evidence="wrong tokens")
 def tokenizer(case: Case) -> Iterable[Hit]:
     yield from _ids_beyond(case)
+    for name in SETTINGS:
+        if name in case.checkpoint.side_files and _read(case.checkpoint.side_files[name]) is None:
+            yield Hit(name, "not a JSON object", "engines cannot load the tokenizer", RESTORE)
     if case.base is None:
         return
     for name in VOCABULARY:
@@ -33,7 +36,7 @@ def tokenizer(case: Case) -> Iterable[Hit]:
         yield from _compare(case, name, changed="warning", consequence="prompts are laid out or ended differently")
 
 
-@rule("X05", "the tokenizer loads in older transformers, too", severity="warning", evidence="GPTQModel#2403, ms-swift#8352")
+@rule("X05", "the tokenizer loads in older transformers", severity="warning", evidence="GPTQModel#2403, ms-swift#8352")
 def tokenizer_class(case: Case) -> Iterable[Hit]:
     config = _side_json(case, "tokenizer_config.json")
     if config.get("tokenizer_class") == "TokenizersBackend":
@@ -44,7 +47,7 @@ def tokenizer_class(case: Case) -> Iterable[Hit]:
         yield Hit("tokenizer_config.json: extra_special_tokens", "a list", consequence, RESTORE)
 
 
-@rule("X06", "generation ends where the model does", severity="warning", evidence="eos ids of config and generation_config")
+@rule("X06", "generation ends where the model does", severity="warning", evidence="the eos ids of both configs")
 def generation(case: Case) -> Iterable[Hit]:
     if "generation_config.json" not in case.checkpoint.side_files:
         if case.base is None or "generation_config.json" in case.base.side_files:
@@ -79,7 +82,8 @@ def _compare(case: Case, name: str, *, changed: Severity, consequence: str) -> I
         severity: Severity = "error" if name == "tokenizer.json" else "warning"
         yield Hit(name, "missing; the base has it", consequence, RESTORE, severity=severity)
     elif not _same_bytes(ours, theirs):
-        rewritten = name.endswith(".json") and _read(ours) == _read(theirs)
+        content = _read(ours) if name.endswith(".json") else None
+        rewritten = content is not None and content == _read(theirs)
         found = "written anew, with the same content" if rewritten else "differs from the base's"
         why = "no engine minds, hashes do" if rewritten else consequence
         yield Hit(name, found, why, RESTORE, severity="note" if rewritten else changed)
@@ -87,7 +91,14 @@ def _compare(case: Case, name: str, *, changed: Severity, consequence: str) -> I
 
 def _same_bytes(ours: Path, theirs: Path) -> bool:
     size = ours.stat().st_size
-    return size == theirs.stat().st_size and (size > SMALL or ours.read_bytes() == theirs.read_bytes())
+    return size == theirs.stat().st_size and (size > SMALL or _bytes(ours) == _bytes(theirs))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), path.name)) from error
 
 
 def _ids_beyond(case: Case) -> Iterator[Hit]:
@@ -121,8 +132,9 @@ def _side_json(case: Case, name: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """The JSON object in `path`; None where it is none, which X04 and the engines' own errors tell better."""
+    """The JSON object in `path`; None where it is none, which X04 reports, or too large to be one of these files."""
+    raw = _bytes(path) if path.stat().st_size <= SMALL else b""
     try:
-        return parse_json(path.read_bytes(), path.name) if path.stat().st_size <= SMALL else None
+        return parse_json(raw, path.name)
     except UnreadableCheckpoint:
         return None

@@ -146,7 +146,12 @@ for reading in READINGS:
     )(reading)
 
 
-@rule("F11", "not both a lone model.safetensors and an index of others", engines=("transformers",))
+@rule(
+    "F11",
+    "not both a lone model.safetensors and an index of others",
+    engines=("transformers",),
+    evidence="transformers prefers model.safetensors; seen running",
+)
 def lone_beside_index(case: Case) -> Iterable[Hit]:
     checkpoint = case.checkpoint
     stray = any(problem.code == "lone-and-index" for problem in checkpoint.problems)

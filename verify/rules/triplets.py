@@ -32,9 +32,7 @@ def complete(case: Case) -> Iterable[Hit]:
     named = case.named_modules
     for part in PARTS:
         faults = (
-            (f"{module.name}.{part}", "missing")
-            for module in case.packed
-            if part not in named[module.name].tensors
+            (f"{module.name}.{part}", "missing") for module in case.packed if part not in named[module.name].tensors
         )
         yield from gather(faults, consequence=WITHOUT[part], remedy=REPACK)
 
@@ -46,10 +44,10 @@ def both(case: Case) -> Iterable[Hit]:
         for module in case.modules.values()
         if module.packed and "weight" in module.tensors
     )
-    yield from gather(faults, consequence="engines raise, or take one of the two", remedy="Remove the one that is stale")
+    yield from gather(faults, consequence="engines raise, or take one of the two", remedy="Remove the stale one")
 
 
-@rule("T03", "the parts of a packed module have the right dtypes", evidence="compressed_tensors_wNa16.py create_weights")
+@rule("T03", "the parts of a packed module have the right dtypes", evidence="vllm compressed_tensors_wNa16.py")
 def dtypes(case: Case) -> Iterable[Hit]:
     allowed = {
         "weight_packed": {"I32"},
@@ -119,7 +117,7 @@ def _zero_point_faults(case: Case) -> Iterator[tuple[str, str]]:
         ref, size = module.parts.get("weight_zero_point"), module.size
         if scheme.symmetric and ref is not None:
             yield ref.name, f"stored, and {scheme.group} is symmetric"
-        elif not scheme.symmetric and ref is None and "weight_zero_point" not in case.named_modules[module.name].tensors:
+        elif not scheme.symmetric and f"{module.name}.weight_zero_point" not in case.named:
             yield module.name, f"no weight_zero_point, and {scheme.group} is asymmetric"
         elif ref is not None and size is not None:
             expected = (-(-size[0] * scheme.num_bits // 32), scheme.scale_columns(size[1]))
