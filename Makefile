@@ -7,6 +7,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test lint clean
 
 demo: $(INSTALLED)
+	rm -rf demo-output
 	$(BIN)/python -m demo.run --work demo-output
 
 test: $(INSTALLED)

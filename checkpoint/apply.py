@@ -1,31 +1,32 @@
-"""The one place that writes: a plan becomes a folder in a single streaming pass.
+"""The one place that writes: a plan becomes a folder.
 
-Untouched shards are linked. In a rewritten shard the header comes from the plan, unchanged tensors move as byte ranges
-inside the kernel, and blocks of work are read, computed and written at their known places by a few threads, so memory
-is bounded by blocks, never by shards.
+Untouched shards are linked, the others streamed; documents and side files follow, and the folder is published whole.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from checkpoint.draft import Computed, Draft, Stored, Work
-from checkpoint.errors import CkptError, Problem, Refused, UnreadableCheckpoint, WriteFailed
+from checkpoint.document import Document
+from checkpoint.draft import Draft, Stored
+from checkpoint.errors import Problem, Refused, UnreadableCheckpoint, WriteFailed
 from checkpoint.files import Files
 from checkpoint.folder import CONFIG, INDEX, Checkpoint
-from checkpoint.linking import can_share, clone_tree, copy, copy_range, share
-from checkpoint.plan import Plan, ShardPlan, make_plan, works_of
+from checkpoint.header import stamp
+from checkpoint.linking import can_share, copy, copy_identity, keep, share
+from checkpoint.plan import Plan, ShardPlan, make_plan
 from checkpoint.staging import publish_new, publish_over, refuse_occupied, staging_folder
-
-Progress = Callable[[str, int], None]
-"""Called with (shard, bytes written) as the work goes on."""
+from checkpoint.streaming import Progress, Streaming
 
 SLACK = 16 * 1024 * 1024
 """Bytes of disk kept free beyond what the plan needs, for folders and documents."""
+
+LARGE = 64 * 1024 * 1024
+"""Bytes from which a side file (weights in another format, mostly) is shared as shards are, since nobody edits it."""
 
 
 def default_workers() -> int:
@@ -36,9 +37,13 @@ def plan_for(draft: Draft, target: Path | None) -> Plan:
     """Plan `draft` for `target` (None: in place), linking where source and target share a file system."""
     if target is None:
         return make_plan(draft)
-    home = next(folder for folder in (target.absolute(), *target.absolute().parents) if folder.is_dir())
-    sources = (draft.origin.root / name for name in draft.origin.shards)
-    return make_plan(draft, linkable=all(can_share(path, home) for path in sources))
+    home = _nearest_folder(target.absolute())
+    try:
+        linkable = all(can_share(draft.origin.root / name, home) for name in draft.origin.shards)
+    except OSError as error:
+        problem = Problem("file-unreadable", error.strerror or str(error), str(error.filename))
+        raise UnreadableCheckpoint(problem) from error
+    return make_plan(draft, linkable=linkable)
 
 
 def apply_plan(
@@ -52,17 +57,19 @@ def apply_plan(
     in_place = target is None
     goal = (root if target is None else target).absolute()
     goal = goal.resolve() if in_place else goal.parent.resolve() / goal.name
-    if not in_place:
-        refuse_occupied(goal)
-        _refuse_nested(root, goal)
-    _refuse_full_disk(plan, goal)
     try:
+        if in_place:
+            _refuse_mounted(goal)
+        else:
+            _refuse_unfit(plan, goal)
+        _refuse_full_disk(plan, goal, in_place=in_place)
         with staging_folder(goal) as staged:
-            _write_shards(plan, staged, workers or default_workers(), progress)
-            _write_documents(plan, staged)
-            _place_side_files(plan, staged, link=in_place)
+            _refuse_changed(plan.draft.origin, in_place=in_place)
+            _write_shards(plan, staged, workers or default_workers(), progress, in_place=in_place)
+            _place_documents(plan, staged, in_place=in_place)
+            _place_side_files(plan, staged, in_place=in_place)
             if in_place:
-                _carry_foreign(plan.draft.origin, staged)
+                _carry(goal, goal, staged, _own(plan.draft.origin))
                 publish_over(staged, goal)
             else:
                 publish_new(staged, goal)
@@ -72,203 +79,140 @@ def apply_plan(
     return goal
 
 
-def _write_shards(plan: Plan, staged: Path, workers: int, progress: Progress) -> None:
-    refusals: list[Problem] = []
+def _write_shards(plan: Plan, staged: Path, workers: int, progress: Progress, *, in_place: bool) -> None:
     with Files() as files, ThreadPoolExecutor(workers, "ckpt") as pool:
+        streaming = Streaming(files, pool, workers, progress)
         for shard in plan.shards:
             if shard.tensors:
-                refusals += _write_shard(shard, staged / shard.name, files, pool, workers, progress)
-            else:
-                _move_whole(shard, staged / shard.name)
-                progress(shard.name, shard.nbytes)
-    if refusals:
-        raise Refused(dict.fromkeys(refusals))
+                streaming.write(shard, staged / shard.name)
+            elif not streaming.refusals:
+                _move_whole(shard, staged / shard.name, in_place=in_place)
+                progress(shard.name, shard.bytes_read)
+    if streaming.refusals:
+        raise Refused(dict.fromkeys(streaming.refusals))
 
 
-def _move_whole(shard: ShardPlan, path: Path) -> None:
+def _move_whole(shard: ShardPlan, path: Path, *, in_place: bool) -> None:
     if shard.source is None:
         raise ValueError(f"{shard.name} has neither tensors nor a source")
-    if shard.action == "linked":
+    if in_place:
+        keep(shard.source, path)
+    elif shard.action == "linked":
         share(shard.source, path)
     else:
         copy(shard.source.resolve(), path)
 
 
-def _write_shard(
-    shard: ShardPlan, path: Path, files: Files, pool: ThreadPoolExecutor, workers: int, progress: Progress
-) -> list[Problem]:
-    """Write one shard; returns what its works refused, after all of them ran."""
-    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
-    try:
-        os.truncate(handle, shard.nbytes)
-        os.pwrite(handle, shard.header, 0)
-        places = dict(_places(shard))
-        for source, offset, position, nbytes in _ranges(shard, places):
-            _copy_stored(source, offset, handle, position, nbytes)
-            progress(shard.name, nbytes)
-        refusals = _run_works(shard, places, handle, files, pool, workers, progress)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    return refusals
+def _place_documents(plan: Plan, staged: Path, *, in_place: bool) -> None:
+    origin = plan.draft.origin
+    for name, document, old in (
+        (INDEX, plan.index, origin.index),
+        (CONFIG, plan.config, origin.config_document),
+    ):
+        if document is not None and in_place and old is not None and document.text == old.text:
+            keep(origin.root / name, staged / name)
+        elif document is not None:
+            _write_document(document, staged / name)
 
 
-def _places(shard: ShardPlan) -> Iterator[tuple[str, int]]:
-    """(tensor, position in the file), in file order."""
-    position = len(shard.header)
-    for name, source in shard.tensors.items():
-        yield name, position
-        position += source.nbytes
+def _write_document(document: Document, path: Path) -> None:
+    with path.open("x", encoding="utf-8", newline="") as file:
+        file.write(document.text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def _ranges(shard: ShardPlan, places: dict[str, int]) -> Iterator[tuple[Path, int, int, int]]:
-    """(source file, offset, position, bytes) of stored tensors, neighbours joined."""
-    pending: tuple[Path, int, int, int] | None = None
-    for name, source in shard.tensors.items():
-        if not isinstance(source, Stored) or not source.nbytes:
-            continue
-        ref = source.ref
-        if pending:
-            path, offset, position, nbytes = pending
-            if path == ref.path and offset + nbytes == ref.offset and position + nbytes == places[name]:
-                pending = (path, offset, position, nbytes + ref.nbytes)
-                continue
-            yield pending
-        pending = (ref.path, ref.offset, places[name], ref.nbytes)
-    if pending:
-        yield pending
-
-
-def _copy_stored(path: Path, offset: int, target: int, position: int, nbytes: int) -> None:
-    try:
-        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), str(path))) from error
-    try:
-        copy_range(source, offset, target, position, nbytes)
-    finally:
-        os.close(source)
-
-
-def _run_works(
-    shard: ShardPlan,
-    places: dict[str, int],
-    handle: int,
-    files: Files,
-    pool: ThreadPoolExecutor,
-    workers: int,
-    progress: Progress,
-) -> list[Problem]:
-    """Run all blocks with at most 2 per worker waiting, so that buffers stay few."""
-    targets = _targets(shard, places)
-    waiting: set[Future[int]] = set()
-    refusals: list[Problem] = []
-
-    def collect(done: Iterable[Future[int]]) -> None:
-        for future in done:
-            try:
-                progress(shard.name, future.result())
-            except Refused as refusal:
-                refusals.extend(refusal.problems)
-
-    try:
-        for work in works_of(shard):
-            for block in range(work.blocks):
-                if len(waiting) >= 2 * workers:
-                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                    collect(done)
-                waiting.add(pool.submit(_run_block, work, block, targets[id(work)], handle, files))
-        collect(wait(waiting).done)
-    except BaseException:
-        for future in waiting:
-            future.cancel()
-        wait(waiting)
-        raise
-    return refusals
-
-
-def _targets(shard: ShardPlan, places: dict[str, int]) -> dict[int, dict[str, int]]:
-    """By work: output -> position in the file."""
-    targets: dict[int, dict[str, int]] = {}
-    for name, source in shard.tensors.items():
-        if isinstance(source, Computed):
-            targets.setdefault(id(source.work), {})[source.output] = places[name]
-    return targets
-
-
-def _run_block(work: Work, block: int, targets: dict[str, int], handle: int, files: Files) -> int:
-    offset, nbytes = work.span(block)
-    data = files.read(work.source.path, work.source.offset + offset, nbytes)
-    written = 0
-    for output, position, buffer in work.run(block, memoryview(data)):
-        _write_all(handle, buffer, targets[output] + position)
-        written += len(buffer)
-    return written
-
-
-def _write_all(handle: int, buffer: memoryview, position: int) -> None:
-    done = 0
-    while done < len(buffer):
-        done += os.pwrite(handle, buffer[done:], position + done)
-
-
-def _write_documents(plan: Plan, staged: Path) -> None:
-    for name, document in ((INDEX, plan.index), (CONFIG, plan.config)):
-        if document is not None:
-            with (staged / name).open("x", encoding="utf-8", newline="") as file:
-                file.write(document.text)
-                file.flush()
-                os.fsync(file.fileno())
-
-
-def _place_side_files(plan: Plan, staged: Path, *, link: bool) -> None:
+def _place_side_files(plan: Plan, staged: Path, *, in_place: bool) -> None:
     """Side files are copied into a new folder, because people edit them; in place, the origin's own stay."""
     own = plan.draft.origin.side_files
     for name, source in plan.draft.side_files.items():
         target = staged / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if link and own.get(name) == source and not source.is_symlink():
-            clone_tree(source, target)
+        if in_place and own.get(name) == source:
+            keep(source, target)
+        elif _is_shared(source, staged):
+            share(source, target)
         else:
             copy(source.resolve(), target)
 
 
-def _carry_foreign(origin: Checkpoint, staged: Path) -> None:
-    """What stands in the folder and is none of ours (`.git`, strays, folders) goes along under its name."""
-    known = {INDEX, CONFIG, *origin.shards, *origin.side_files}
-    for path in origin.root.iterdir():
-        target = staged / path.name
-        if path.name in known or target.exists():
-            continue
-        if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
-            _carry_rest(path, target, origin)
-        else:
-            clone_tree(path, target)
+def _is_shared(side_file: Path, folder: Path) -> bool:
+    return side_file.stat().st_size >= LARGE and can_share(side_file, folder)
 
 
-def _carry_rest(folder: Path, target: Path, origin: Checkpoint) -> None:
-    """A visible folder holds side files, which are placed already; only what is none of them is left to carry."""
-    for path in folder.rglob("*"):
-        name = path.relative_to(origin.root).as_posix()
-        if name not in origin.side_files and not path.is_dir():
-            (target / path.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)
-            clone_tree(path, target / path.relative_to(folder))
+def _own(origin: Checkpoint) -> frozenset[str]:
+    """Relative names of what a plan decides on; everything else in the folder is foreign and stays."""
+    return frozenset({INDEX, CONFIG, *origin.shards, *origin.side_files})
 
 
-def _refuse_nested(root: Path, goal: Path) -> None:
-    source = root.resolve()
-    if goal.is_relative_to(source) or source.is_relative_to(goal):
-        raise Refused(Problem("target-nested", f"lies inside {source}, or the reverse", str(goal)))
+def _carry(folder: Path, root: Path, staged: Path, own: frozenset[str]) -> None:
+    """What stands in `folder` and is none of ours (`.git`, strays, folders) goes along under its name."""
+    for path in folder.iterdir():
+        name = path.relative_to(root).as_posix()
+        target = staged / name
+        if path.is_dir() and not path.is_symlink():
+            target.mkdir(exist_ok=True)
+            _carry(path, root, staged, own)
+            copy_identity(path, target)
+        elif name not in own and not os.path.lexists(target):
+            keep(path, target)
 
 
-def _refuse_full_disk(plan: Plan, goal: Path) -> None:
-    home = next(folder for folder in (goal, *goal.parents) if folder.is_dir())
-    documents = sum(len(document.text) for document in (plan.index, plan.config) if document)
-    side = sum(path.stat().st_size for path in plan.draft.side_files.values())
-    needed = plan.bytes_written + documents + side + SLACK
+def _refuse_unfit(plan: Plan, goal: Path) -> None:
+    """Raise Refused where `goal` is occupied, or lies inside a folder that is read from, or the reverse."""
+    refuse_occupied(goal)
+    for source in _source_folders(plan):
+        if goal.is_relative_to(source) or source.is_relative_to(goal):
+            raise Refused(Problem("target-nested", f"lies inside {source}, or the reverse", str(goal)))
+
+
+def _source_folders(plan: Plan) -> Iterator[Path]:
+    """The origin and every other folder that tensors come from."""
+    folders = {plan.draft.origin.root}
+    for source in plan.draft.tensors.values():
+        folders.add((source.ref if isinstance(source, Stored) else source.work.source).path.parent)
+    return (folder.resolve() for folder in folders)
+
+
+def _refuse_mounted(goal: Path) -> None:
+    if goal.stat().st_dev != goal.parent.stat().st_dev:
+        found = "is a mount point, so no other folder can take its place"
+        raise Refused(Problem("target-mounted", found, str(goal), remedy="Write to a new folder with --out"))
+
+
+def _refuse_changed(origin: Checkpoint, *, in_place: bool) -> None:
+    """Raise Refused where a file is no longer the one that the plan was made from."""
+    changed = [
+        name
+        for name, header in origin.shards.items()
+        if header.stamp is not None and header.stamp != stamp((origin.root / name).stat())
+    ]
+    if in_place:
+        documents = ((INDEX, origin.index), (CONFIG, origin.config_document))
+        changed += [name for name, document in documents if _text(origin.root / name) != (document and document.text)]
+    if changed:
+        remedy = "Run the command again"
+        raise Refused(Problem("source-changed", "changed since it was read", name, remedy=remedy) for name in changed)
+
+
+def _text(path: Path) -> str | None:
+    return path.read_bytes().decode(errors="replace") if path.is_file() else None
+
+
+def _refuse_full_disk(plan: Plan, goal: Path, *, in_place: bool) -> None:
+    home = _nearest_folder(goal)
+    own = plan.draft.origin.side_files if in_place else {}
+    copied = [path for name, path in plan.draft.side_files.items() if own.get(name) != path]
+    needed = plan.bytes_written + SLACK
+    needed += sum(len(document.text.encode()) for document in (plan.index, plan.config) if document)
+    needed += sum(path.stat().st_size for path in copied if not _is_shared(path, home))
     free = shutil.disk_usage(home).free
     if needed > free:
         raise Refused(Problem("disk-full", f"{free:,} bytes free", str(home), expected=f"at least {needed:,}"))
 
 
-__all__ = ["CkptError", "Progress", "apply_plan", "default_workers", "plan_for"]
+def _nearest_folder(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+__all__ = ["Progress", "apply_plan", "default_workers", "plan_for"]

@@ -133,7 +133,13 @@ class Draft:
         return self.replaced(gone) if gone else self
 
     def added(self, sources: Mapping[str, Source], shard: str) -> Draft:
-        """The draft with new tensors at its end, in the shard named `shard`. Names must be new: drop old ones first."""
+        """The draft with new tensors at its end, in the shard named `shard`.
+
+        Raises ValueError where it has such a name already: drop the old tensor first.
+        """
+        taken = [name for name in sources if name in self.tensors]
+        if taken:
+            raise ValueError(f"the draft has {taken[0]} already")
         tensors = {**self.tensors, **sources}
         return replace(self, tensors=tensors, placement={**self.placement, **dict.fromkeys(sources, shard)})
 

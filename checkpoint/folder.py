@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from checkpoint.document import Document, read_document
 from checkpoint.errors import Problem, UnreadableCheckpoint
 from checkpoint.files import is_plain_name, stays_inside
 from checkpoint.header import Header, TensorRef, read_header
+from checkpoint.recovery import undo_interrupted
 
 INDEX = "model.safetensors.index.json"
 LONE = "model.safetensors"
@@ -59,15 +63,26 @@ def open_checkpoint(root: Path | str) -> Checkpoint:
 def survey(root: Path | str) -> Checkpoint:
     """Read the folder `root` as far as it can be read; what is wrong is in `problems`.
 
-    Raises UnreadableCheckpoint only where there is no folder or no shard at all.
+    Raises UnreadableCheckpoint only where there is no folder or no shard at all. What a killed run left half done in
+    the folder is undone first.
     """
     root = Path(root)
-    if not root.is_dir():
-        raise UnreadableCheckpoint(Problem("no-folder", "is not a folder", str(root)))
+    try:
+        if not root.is_dir():
+            raise UnreadableCheckpoint(Problem("no-folder", "is not a folder", str(root)))
+        undo_interrupted(root)
+        with _without_collection():
+            return _survey(root)
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise UnreadableCheckpoint(Problem("file-unreadable", found, str(error.filename or root))) from error
+
+
+def _survey(root: Path) -> Checkpoint:
     problems: list[Problem] = []
-    index = _document(root / INDEX, problems)
+    index = _document(root / INDEX, root, problems)
     present = sorted(p.name for p in root.iterdir() if p.name.endswith(SHARD_SUFFIX) and not p.name.startswith("."))
-    listed = _listed(root, index, present, problems)
+    listed = _listed(index, present, problems)
     if not listed and not problems:
         raise UnreadableCheckpoint(Problem("no-weights", "holds no .safetensors file", str(root)))
     shards = _headers(root, listed, problems)
@@ -76,13 +91,29 @@ def survey(root: Path | str) -> Checkpoint:
     problems += _index_problems(index, shards, set(listed), weight_map)
     strays = tuple(name for name in present if name not in set(listed))
     problems += [Problem("shard-unindexed", "not named in the index", name) for name in strays]
-    config = _document(root / CONFIG, problems)
-    side_files = {name: path for name, path in _side_files(root, root) if name not in (INDEX, CONFIG)}
+    config = _document(root / CONFIG, root, problems)
+    side_files = _side_files(root, problems)
     return Checkpoint(root, tensors, shards, index, config, side_files, strays, tuple(problems))
 
 
-def _document(path: Path, problems: list[Problem]) -> Document | None:
-    if not path.is_file():
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """A million small objects are built here and none is garbage: looking for some would take half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _document(path: Path, root: Path, problems: list[Problem]) -> Document | None:
+    """The document at `path`, or None: where there is none, or with the reason added to `problems`."""
+    if not os.path.lexists(path):
+        return None
+    if not path.is_file() or not stays_inside(path, root):
+        problems.append(Problem("unsafe-name", "not a regular file inside the folder", path.name))
         return None
     try:
         return read_document(path)
@@ -92,37 +123,45 @@ def _document(path: Path, problems: list[Problem]) -> Document | None:
 
 
 def _weight_map(index: Document | None) -> dict[str, str] | None:
-    """The index's map, limited to the entries that can be followed; None without an index."""
-    if index is None:
+    """The index's map, limited to the entries that can be followed; None without an index, or one that has none."""
+    weight_map = index.value.get("weight_map") if index else None
+    if not isinstance(weight_map, dict) or not weight_map:
         return None
-    weight_map = index.value.get("weight_map")
-    if not isinstance(weight_map, dict):
-        return {}
-    return {name: file for name, file in weight_map.items() if isinstance(file, str) and is_plain_name(file)}
+    files = _shard_names(weight_map)
+    return {name: file for name, file in weight_map.items() if isinstance(file, str) and file in files}
 
 
-def _listed(root: Path, index: Document | None, present: list[str], problems: list[Problem]) -> list[str]:
+def _shard_names(weight_map: Mapping[str, Any]) -> set[str]:
+    """The files that a weight_map names and that may be followed."""
+    files = {file for file in weight_map.values() if isinstance(file, str)}
+    return {file for file in files if file.endswith(SHARD_SUFFIX) and is_plain_name(file)}
+
+
+def _listed(index: Document | None, present: list[str], problems: list[Problem]) -> list[str]:
     """The shard files that make the checkpoint, in order."""
     if index is None:
-        if len(present) > 1 and LONE not in present:
+        if len(present) < 2 or problems:  # an index that cannot be read is a problem already
+            return present
+        if LONE not in present:
             remedy = f"Restore {INDEX} from the source of this checkpoint"
             problems.append(Problem("index-missing", f"{len(present)} shards and no index", INDEX, remedy=remedy))
             return present
-        return [LONE] if LONE in present else present
+        return [LONE]
     weight_map = index.value.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         problems.append(Problem("index-invalid", "no weight_map", INDEX, expected="a map of tensor to file name"))
         return present
+    files = _shard_names(weight_map)
     for name, file in weight_map.items():
-        if not isinstance(file, str) or not is_plain_name(file):
-            problems.append(Problem("unsafe-name", f"file {file!r}", INDEX, name, "a plain file name in this folder"))
-    files = sorted({f for f in weight_map.values() if isinstance(f, str) and is_plain_name(f)})
+        if not isinstance(file, str) or file not in files:
+            expected = f"the plain name of a {SHARD_SUFFIX} file in this folder"
+            problems.append(Problem("unsafe-name", f"file {file!r}", INDEX, name, expected))
     if LONE in present and LONE not in files:
         remedy = f"Remove {LONE}, or {INDEX} and the shards it names"
         problems.append(
             Problem("lone-and-index", f"stands beside {INDEX}, which does not name it", LONE, remedy=remedy)
         )
-    return files
+    return sorted(files)
 
 
 def _headers(root: Path, files: list[str], problems: list[Problem]) -> dict[str, Header]:
@@ -184,11 +223,24 @@ def _index_problems(
         yield Problem("total-size", f"total_size {total}", INDEX, expected=f"{stored}")
 
 
-def _side_files(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
-    """Everything that is no shard, as relative posix name and path. Tool folders (`.git`, `.cache`) are left alone."""
+def _side_files(root: Path, problems: list[Problem]) -> dict[str, Path]:
+    """Everything that is no shard, index or config. A link out of the folder is a problem: its target, which may be
+    any file of this user, would end up in what is written and published."""
+    found: dict[str, Path] = {}
+    for name, path in _visible_files(root, root):
+        if path.is_symlink() and not stays_inside(path, root):
+            remedy = "Put the file itself in its place"
+            problems.append(Problem("unsafe-name", "links to a file outside the folder", name, remedy=remedy))
+        elif name not in (INDEX, CONFIG):
+            found[name] = path
+    return found
+
+
+def _visible_files(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
+    """Relative posix name and path of all but root's shards. Tool folders (`.git`, `.cache`) are left alone."""
     for path in sorted(folder.iterdir()):
         if path.is_dir():
             if not path.name.startswith(".") and not path.is_symlink():
-                yield from _side_files(path, root)
+                yield from _visible_files(path, root)
         elif path.is_file() and not (folder == root and path.name.endswith(SHARD_SUFFIX)):
             yield path.relative_to(root).as_posix(), path

@@ -67,7 +67,7 @@ def copy_range(source: int, offset: int, target: int, position: int, nbytes: int
 
 def write_all(handle: int, buffer: bytes | memoryview, position: int) -> None:
     """Write `buffer` at `position`, in as many calls as the kernel wants."""
-    view = memoryview(buffer)
+    view = memoryview(buffer).cast("B")
     done = 0
     while done < len(view):
         done += os.pwrite(handle, view[done:], position + done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,7 @@ from checkpoint.document import Document
 from checkpoint.draft import Computed, Draft, Source, Stored, Work
 from checkpoint.errors import Problem, Refused
 from checkpoint.files import CHUNK
-from checkpoint.folder import LONE
+from checkpoint.folder import LONE, SHARD_SUFFIX
 from checkpoint.header import MAX_HEADER, TensorRef, encode_header
 
 Action = Literal["linked", "copied", "rewritten", "new"]
@@ -36,7 +36,7 @@ class ShardPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that `apply_plan` will do."""
+    """All that `apply_plan` will do. Bytes read and written are those of shards; side files and documents are apart."""
 
     draft: Draft
     shards: tuple[ShardPlan, ...]
@@ -80,36 +80,44 @@ def make_plan(draft: Draft, *, linkable: bool = True) -> Plan:
 
     Raises Refused with every problem that the draft's operations recorded.
     """
-    if draft.problems:
-        raise Refused(draft.problems)
+    problems = draft.problems or () if draft.tensors else (*draft.problems, Problem("no-tensors", "nothing is left"))
+    if problems:
+        raise Refused(problems)
     members: dict[str, dict[str, Source]] = {}
     for name, label in draft.placement.items():
         members.setdefault(label, {})[name] = draft.tensors[name]
     names = shard_names(list(members), list(draft.origin.shards))
     shards = tuple(_shard(draft, label, names[label], members[label], linkable) for label in names)
-    _check_headers(shards)
+    _check(shards, draft)
+    written = {*names.values()}
     before, after = draft.origin.tensors.keys(), draft.tensors.keys()
     return Plan(
         draft=draft,
         shards=shards,
         index=_index(draft, names),
-        removed=tuple(label for label in draft.origin.shards if label not in set(names.values())),
+        removed=tuple(label for label in draft.origin.shards if label not in written),
         appearing=tuple(name for name in after if name not in before),
         disappearing=tuple(name for name in before if name not in after),
     )
 
 
 def shard_names(labels: list[str], origin: list[str]) -> dict[str, str]:
-    """Final file names. Names stay, except that a lone file among others is numbered, since engines prefer a lone
-    `model.safetensors` to the index, and that a numbered set with gaps is numbered again."""
+    """Final file names. Names stay, except that a lone file among others is numbered, since transformers prefers a lone
+    `model.safetensors` to the index, and that a numbered row which lost a shard is numbered again."""
     kept = [label for label in origin if label in labels] + [label for label in labels if label not in origin]
-    numbered = [label for label in kept if NUMBERED.fullmatch(label)]
-    lone = [LONE] if LONE in kept and len(kept) > 1 else []
-    lost = any(NUMBERED.fullmatch(label) for label in origin if label not in labels)
-    if not lone and not lost:
-        return {label: label for label in kept}
-    row = [*lone, *numbered]
-    moved = {label: f"model-{i:05d}-of-{len(row):05d}.safetensors" for i, label in enumerate(row, 1)}
+    rows: dict[str, list[str]] = {}
+    if LONE in kept and len(kept) > 1:
+        rows["model"] = [LONE]
+    for label in kept:
+        if match := NUMBERED.fullmatch(label):
+            rows.setdefault(match["stem"], []).append(label)
+    lost = {match["stem"] for label in origin if label not in labels and (match := NUMBERED.fullmatch(label))}
+    moved = {
+        label: f"{stem}-{number:05d}-of-{len(row):05d}{SHARD_SUFFIX}"
+        for stem, row in rows.items()
+        if stem in lost or LONE in row
+        for number, label in enumerate(row, 1)
+    }
     return {label: moved.get(label, label) for label in kept}
 
 
@@ -143,34 +151,49 @@ def _untouched(members: Mapping[str, Source], stored: Mapping[str, TensorRef]) -
     return all(isinstance(source, Stored) and source.ref == stored[name] for name, source in members.items())
 
 
-def _bytes_read(sources: Iterable[Source]) -> int:
-    """Bytes of the inputs, each counted once however many outputs it has."""
-    refs = (source.ref if isinstance(source, Stored) else source.work.source for source in sources)
-    return sum(nbytes for _, _, nbytes in {(ref.path, ref.offset, ref.nbytes) for ref in refs})
+def _bytes_read(sources: Collection[Source]) -> int:
+    """Bytes that are copied, and bytes that works ask for, each work once however many outputs it has."""
+    works = {id(source.work): source.work for source in sources if isinstance(source, Computed)}
+    copied = sum(source.nbytes for source in sources if isinstance(source, Stored))
+    return copied + sum(work.span(block)[1] for work in works.values() for block in range(work.blocks))
 
 
-def _check_headers(shards: Iterable[ShardPlan]) -> None:
-    problems = [
-        Problem(
-            "header-too-large", f"header of {len(shard.header):,} bytes", shard.name, expected=f"at most {MAX_HEADER:,}"
-        )
-        for shard in shards
-        if len(shard.header) - 8 > MAX_HEADER
-    ]
+def _check(shards: Iterable[ShardPlan], draft: Draft) -> None:
+    """Raise Refused where a shard cannot be written as planned."""
+    problems = []
+    for shard in shards:
+        if len(shard.header) - 8 > MAX_HEADER:
+            found, expected = f"header of {len(shard.header):,} bytes", f"at most {MAX_HEADER:,}"
+            problems.append(Problem("header-too-large", found, shard.name, expected=expected))
+        if shard.name in draft.origin.strays:
+            remedy = "Move away the file of that name, which the index does not list"
+            problems.append(Problem("name-taken", "would take the place of another file", shard.name, remedy=remedy))
     if problems:
         raise Refused(problems)
 
 
 def _index(draft: Draft, names: Mapping[str, str]) -> Document | None:
-    """The index of the new set: the origin's text, edited; a sorted new one where there was none and one is needed."""
+    """The index of the new set: the origin's text, edited; a new one where there was none and one is needed.
+
+    A new index is sorted by tensor, as the Hub's tools write it; a sorted one stays sorted, others keep their order.
+    """
     origin = draft.origin.index
-    if origin is None and len(names) < 2:
+    if origin is None and len(names) == 1 and (LONE in names or names.keys() <= draft.origin.shards.keys()):
         return None
-    order = draft.tensors if origin else sorted(draft.tensors)
+    old = list(origin.value.get("weight_map", ())) if origin else []
+    order: Iterable[str] = sorted(draft.tensors) if old == sorted(old) else draft.tensors
     weight_map = {name: names[draft.placement[name]] for name in order}
     total = sum(source.nbytes for source in draft.tensors.values())
     if origin is None:
         return Document.of({"metadata": {"total_size": total}, "weight_map": weight_map})
     metadata = origin.value.get("metadata")
-    metadata = {**metadata, "total_size": total} if isinstance(metadata, dict) else {"total_size": total}
+    metadata = dict(metadata) if isinstance(metadata, dict) else {}
+    if metadata.get("total_size") != total:
+        metadata["total_size"] = total
+    if _shapes(draft.tensors) != _shapes(draft.origin.tensors):
+        metadata.pop("total_parameters", None)  # it counted what the checkpoint held before
     return origin.with_value({**origin.value, "metadata": metadata, "weight_map": weight_map})
+
+
+def _shapes(tensors: Mapping[str, Source] | Mapping[str, TensorRef]) -> dict[str, tuple[int, ...]]:
+    return {name: tensor.shape for name, tensor in tensors.items()}

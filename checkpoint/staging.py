@@ -1,22 +1,21 @@
 """A folder is built beside its target and takes its place in one step, or leaves no trace.
 
-A reader of the target sees the old checkpoint or the new one. What a killed run leaves behind is a hidden sibling that
-the next run recognises, because nobody holds its lock, and removes.
+A reader of the target sees the old checkpoint or the new one.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from checkpoint.errors import Problem, Refused
 from checkpoint.folder import CONFIG, INDEX
+from checkpoint.linking import copy_identity, keep
+from checkpoint.recovery import Undo, clear_leftovers, discard, locked, staging_path, sync_folder, sync_tree
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
@@ -25,69 +24,99 @@ _CANNOT_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EBUSY, errno.EXDEV, errno.
 
 @contextmanager
 def staging_folder(target: Path) -> Iterator[Path]:
-    """A new hidden sibling of `target`, locked by this process, and removed at the end unless it was published.
+    """A new hidden sibling of `target`, for the only run that writes it; at the end all that stands beside is removed.
 
     Raises Refused where another run is writing the same target.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _clear_leftovers(target)
-    folder = target.parent / f".{target.name}.ckpt-{os.getpid()}"
-    folder.mkdir()
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    missing = [folder for folder in target.parents if not folder.exists()]
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield folder
-    finally:
-        os.close(lock)
-        if folder.exists():
-            shutil.rmtree(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target):
+            clear_leftovers(target)
+            try:
+                staging_path(target).mkdir()
+                yield staging_path(target)
+            finally:
+                discard(target)
+    except BaseException:
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def publish_new(staged: Path, target: Path) -> None:
-    """`staged` becomes `target`, which must not exist or be an empty folder."""
-    _sync_tree(staged)
-    os.rename(staged, target)
-    sync_folder(target.parent)
+    """`staged` becomes `target`, which must not exist or be an empty folder. A failure leaves `target` as it was."""
+    sync_tree(staged)
+    existed = target.is_dir()
+    if existed:
+        copy_identity(target, staged)
+    inode = staged.stat().st_ino
+    try:
+        os.rename(staged, target)
+        sync_folder(target.parent)
+    except BaseException:
+        if _is(target, inode):
+            os.rename(target, staged)
+            if existed:
+                target.mkdir()
+                copy_identity(staged, target)
+        raise
 
 
 def publish_over(staged: Path, target: Path) -> None:
-    """`staged` and `target` change places in one step; where the file system cannot, files are replaced one by one."""
-    _sync_tree(staged)
-    shutil.copymode(target, staged)
+    """`staged` and `target` change places in one step; where the file system cannot, files are replaced one by one.
+
+    A failure leaves `target` as it was.
+    """
+    sync_tree(staged)
+    copy_identity(target, staged)
+    os.utime(staged)
+    inode = staged.stat().st_ino
     try:
-        _exchange(staged, target)
-    except OSError as error:
-        if error.errno not in _CANNOT_EXCHANGE:
-            raise
-        replace_files(staged, target)
-    sync_folder(target.parent)
+        if _try_exchange(staged, target):
+            sync_folder(target.parent)
+        else:
+            replace_files(staged, target)
+    except BaseException:
+        if _is(target, inode):
+            _exchange(staged, target)
+        raise
 
 
 def replace_files(staged: Path, target: Path) -> None:
     """Move each staged file over its counterpart, index and config last, then remove what the new set lacks.
 
-    A failure on the way puts every old file back.
+    A failure on the way puts every old file back, and so does the next run after a kill.
     """
-    olds = staged / ".ckpt-replaced"
-    olds.mkdir()
-    last = (INDEX, CONFIG)
-    names = [path.name for path in staged.iterdir() if path.is_file() and path.name not in last]
-    names += [name for name in last if (staged / name).exists()]
-    unwanted = [p.name for p in target.iterdir() if p.is_file() and not (staged / p.name).exists()]
-    moved: list[str] = []
+    new, old = dict(_files(staged)), dict(_files(target))
+    changed = [name for name in new if not _is_same(new[name], old.get(name))]
+    unwanted = [name for name in old if name not in new]
+    undo = Undo(
+        target,
+        replaced=tuple(name for name in (*changed, *unwanted) if name in old),
+        added=tuple(name for name in changed if name not in old),
+        folders=tuple(name for name in _folders(staged) if not (target / name).exists()),
+    )
+    undo.folder.mkdir()
+    for name in undo.replaced:
+        undo.kept(name).parent.mkdir(parents=True, exist_ok=True)
+        keep(target / name, undo.kept(name))
+    undo.begin()
     try:
-        for name in names:
-            moved.append(name)
-            if (target / name).exists():
-                os.link(target / name, olds / name)
+        for name in undo.folders:
+            (target / name).mkdir()
+            copy_identity(staged / name, target / name)
+        for name in sorted(changed, key=(INDEX, CONFIG).__contains__):
             os.replace(staged / name, target / name)
         for name in unwanted:
-            moved.append(name)
-            os.rename(target / name, olds / name)
+            (target / name).unlink()
+        sync_tree(target)
+        undo.end()
     except BaseException:
-        _put_back(moved, olds, target)
+        undo.run()
+        undo.end()
         raise
-    sync_folder(target)
 
 
 def refuse_occupied(target: Path) -> None:
@@ -97,26 +126,45 @@ def refuse_occupied(target: Path) -> None:
         raise Refused(Problem("target-exists", "already exists", str(target), remedy=remedy))
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush the names in `folder` to the disk."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Everything under `folder` that is no folder, links not followed, by relative name."""
+    for path, folders, files in os.walk(folder):
+        for name in (*files, *(name for name in folders if os.path.islink(os.path.join(path, name)))):
+            yield os.path.relpath(os.path.join(path, name), folder), Path(path, name)
+
+
+def _folders(folder: Path) -> Iterator[str]:
+    """Every folder under `folder`, outer ones first, by relative name."""
+    for path, folders, _ in os.walk(folder):
+        for name in folders:
+            if not os.path.islink(os.path.join(path, name)):
+                yield os.path.relpath(os.path.join(path, name), folder)
+
+
+def _is_same(one: Path, other: Path | None) -> bool:
+    """Are these two names of one file?"""
+    if other is None:
+        return False
+    stat, other_stat = one.lstat(), other.lstat()
+    return (stat.st_dev, stat.st_ino) == (other_stat.st_dev, other_stat.st_ino)
+
+
+def _is(target: Path, inode: int) -> bool:
+    """Is `target` the folder with this inode, that is: has the step been done? The only proof after an interrupt."""
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        return target.stat().st_ino == inode
+    except FileNotFoundError:
+        return False
 
 
-def _put_back(moved: list[str], olds: Path, target: Path) -> None:
-    for name in moved:
-        if (olds / name).exists():
-            os.replace(olds / name, target / name)
-        else:
-            (target / name).unlink(missing_ok=True)
-
-
-def _sync_tree(folder: Path) -> None:
-    for path, _, _ in os.walk(folder):
-        sync_folder(Path(path))
+def _try_exchange(staged: Path, target: Path) -> bool:
+    try:
+        _exchange(staged, target)
+    except OSError as error:
+        if error.errno not in _CANNOT_EXCHANGE:
+            raise
+        return False
+    return True
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -127,29 +175,3 @@ def _exchange(one: Path, other: Path) -> None:
     if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), str(other))
-
-
-def _clear_leftovers(target: Path) -> None:
-    """Remove staging folders of runs that died; refuse while one of them lives."""
-    for folder in target.parent.glob(f".{_escape_glob(target.name)}.ckpt-*"):
-        if folder.is_symlink() or not folder.is_dir():
-            continue
-        if _is_locked(folder):
-            found = f"another run is writing it (staging folder {folder.name})"
-            raise Refused(Problem("target-busy", found, str(target), remedy="Wait for it to end"))
-        shutil.rmtree(folder)
-
-
-def _is_locked(path: Path) -> bool:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
-def _escape_glob(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

@@ -21,10 +21,10 @@ ERRORS_FOUND = 1
 
 @click.command(
     epilog=examples(
-        "ckpt verify out/                                    # headers and config, in a second",
-        "ckpt verify out/ --base Qwen3.6-35B-A3B --level full",
-        "ckpt verify out/ --engine vllm@0.24 --tp 4",
-        "ckpt verify out/ --schema experts-int4-g32 --format json",
+        "ckpt verify EXPORT                                # headers and config, in seconds",
+        "ckpt verify EXPORT --base BASE                    # every tensor against the base",
+        "ckpt verify EXPORT --engine vllm@0.24 --tp 4",
+        "ckpt verify EXPORT --schema experts-int4-g32 --format json",
     )
 )
 @source_argument
@@ -32,7 +32,11 @@ ERRORS_FOUND = 1
 @click.option("--schema", help="A profile's name, or a JSON Schema file for the layout document.")
 @click.option("--engine", "engines", multiple=True, metavar="NAME[@VERSION]", help="Judge for this engine; repeatable.")
 @click.option("--tp", type=click.IntRange(1, 1024), help="Judge for this many tensor-parallel ranks.")
-@click.option("--level", type=click.Choice(["headers", "sample", "full"]), default="headers", help="How much to read.")
+@click.option(
+    "--level",
+    type=click.Choice(["headers", "sample", "full"]),
+    help="How much to read (default: headers, or full where a base is given).",
+)
 @click.option(
     "--only", multiple=True, metavar="RULE", help="Run these rules alone: F07, or F for all of F; repeatable."
 )
@@ -51,6 +55,7 @@ def command(src: Path, form: str, as_json: bool, strict: bool, quiet: bool, **op
 
     options["engines"] = options["engines"] or ENGINES
     options["only"] = options["only"] or None
+    options["level"] = options["level"] or ("full" if options["base"] else "headers")
     as_json = as_json or form == "json"
     with watched(quiet or as_json or options["level"] == "headers") as progress:
         report = verify(src, progress=progress, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from checkpoint import Checkpoint, Draft, apply_plan, default_workers, plan_for
 from ckpt.options import Writing
 from ckpt.planning import document, show_plan
 from ckpt.text import plural, size
+
+if TYPE_CHECKING:
+    from verify.registry import Level
 
 
 def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None) -> None:
@@ -40,12 +43,14 @@ def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None)
 
 
 def _verify(origin: Checkpoint, written: Path, base: Checkpoint | None, writing: Writing) -> dict[str, Any]:
-    """Judge what was written by headers and config; errors that the source had too are told, not counted as new."""
+    """Judge what was written: headers, config, and against a base a sample of the contents. Errors that the source had
+    too are told, not counted as new."""
     from verify import verify
 
-    report = verify(written, base=base)
+    level: Level = "sample" if base else "headers"
+    report = verify(written, base=base, level=level)
     errors = [finding for finding in report.findings if finding.severity == "error"]
-    known = {(f.rule, f.place) for f in verify(origin, base=base).findings} if errors else set()
+    known = {(f.rule, f.place) for f in verify(origin, base=base, level=level).findings} if errors else set()
     new = [finding for finding in errors if (finding.rule, finding.place) not in known]
     for line in report.lines():
         writing.output.line(line)

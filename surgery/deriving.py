@@ -54,21 +54,22 @@ def _by_kind(names: Iterable[str]) -> dict[str, list[str]]:
 
 def _cover_kinds(weights: dict[str, int], packed_kinds: Iterable[str]) -> tuple[list[str], set[str]]:
     """Greedy cover of the kinds in `weights`; returns the entries, and the kinds that no safe entry covers."""
+    covers: dict[_Entry, set[str]] = {}
+    for kind in weights:
+        for entry in _entries_for(kind):
+            covers.setdefault(entry, set()).add(kind)
     hostile = "".join(f"{kind}\n" for kind in packed_kinds)
-    candidates = dict.fromkeys(entry for kind in weights for entry in _entries_for(kind))
-    safe = [entry for entry in candidates if not entry.covers_any(hostile)]
-    covers = {entry: {kind for kind in weights if entry.covers_any(f"{kind}\n")} for entry in safe}
-    chosen: list[str] = []
-    left = set(weights)
-    while any(covers[entry] & left for entry in safe):
-        best = max(safe, key=lambda entry: (sum(weights[kind] for kind in covers[entry] & left), -len(entry.text)))
+    safe = {entry: kinds for entry, kinds in covers.items() if not entry.covers_any(hostile)}
+    chosen, left = [], set(weights)
+    while coverable := [entry for entry, kinds in safe.items() if kinds & left]:
+        best = max(coverable, key=lambda entry: (sum(weights[kind] for kind in safe[entry] & left), -len(entry.text)))
         chosen.append(best.text)
-        left -= covers[best]
+        left = {kind for kind in left if not best.covers_any(f"{kind}\n")}
     return chosen, left
 
 
 def _entries_for(kind: str) -> Iterator[_Entry]:
-    """Entries that could cover `kind`: the subtrees it lies in, its last components, then its name from the layer on."""
+    """Entries that could cover `kind`: subtrees it lies in, its last components, its name without the prefix."""
     parts = kind.split(".")
     for part in parts[:-1]:
         if part not in _PREFIXES and part != "#":
@@ -99,45 +100,41 @@ def _own_parts(parts: list[str]) -> list[str]:
 
 def _cover_names(names: list[str], packed_of: dict[str, list[str]]) -> list[str]:
     """Entries for modules whose kind alone does not tell them from packed ones: whole layers, then sets of numbers."""
-    packed = [name for names_of_kind in packed_of.values() for name in names_of_kind]
-    entries = list(_whole_layers(names, packed))
+    entries = list(_whole_layers(names, [name for packed in packed_of.values() for name in packed]))
     rest = [name for name in names if not any(matches(entry, name) for entry in entries)]
     for folded in fold((name, 0) for name in rest):
-        entry = _numbered(folded.pattern.split("."), packed)
+        entry = _numbered(folded.pattern.split("."), packed_of)
         entries += [entry] if entry else list(unfold(folded.pattern))
     return entries
 
 
 def _whole_layers(names: list[str], packed: list[str]) -> Iterator[str]:
-    """`re:.*layers\\.(0|39)\\..*` for the layers in which nothing is packed."""
-    numbered = {_first_number(name) for name in names} - {None}
-    taken = {_first_number(name) for name in packed}
-    for component in sorted({place[0] for place in numbered if place}):
-        numbers = sorted(int(place[1]) for place in numbered - taken if place and place[0] == component)
-        needles = [f"{component}.{number}." for number in numbers]
-        free = [n for n, needle in zip(numbers, needles, strict=True) if not any(needle in name for name in packed)]
-        if free:
-            yield f"re:.*{re.escape(component)}\\.{_one_of(map(str, free))}\\..*"
+    r"""`re:.*layers\.(0|39)\..*` for the layers of `names` in which nothing is packed."""
+    text = "\n".join(packed)
+    free: dict[str, set[str]] = {}
+    for name in names:
+        parts = name.split(".")
+        place = next((i for i, part in enumerate(parts[:-1]) if i and part.isdecimal()), None)
+        if place and f"{parts[place - 1]}.{parts[place]}." not in text:
+            free.setdefault(parts[place - 1], set()).add(parts[place])
+    for component, numbers in free.items():
+        yield f"re:.*{re.escape(component)}\\.{_one_of(sorted(numbers, key=int))}\\..*"
 
 
-def _first_number(name: str) -> tuple[str, str] | None:
-    """The first number in a name and the component before it: ("layers", "3")."""
-    parts = name.split(".")
-    return next(((parts[i - 1], part) for i, part in enumerate(parts) if i and part.isdecimal()), None)
+def _numbered(parts: list[str], packed_of: dict[str, list[str]]) -> str | None:
+    r"""An entry for the names that a folded pattern stands for; None where each would cover a packed module.
 
-
-def _numbered(parts: list[str], packed: list[str]) -> str | None:
-    """An entry for the names that a folded pattern stands for; None where each would cover a packed module.
-
-    The last numbers are left open if that does no harm: `experts\\.\\d+` rather than 256 numbers.
+    All numbers but the first are left open if that does no harm: `experts\.\d+` rather than 256 numbers.
     """
-    own = [_one_of(unfold(part)) for part in _own_parts(parts)]
-    numbers = [i for i, part in enumerate(_own_parts(parts)) if part.startswith("{") or part.isdecimal()]
+    own = _own_parts(parts)
+    numbers = [i for i, part in enumerate(own) if part.startswith("{") or part.isdecimal()]
+    kind = ".".join("#" if i in numbers else part for i, part in enumerate(own))
+    near = [name for k, names in packed_of.items() if k.endswith(kind) or 0 in numbers for name in names]
     for opened in (numbers[1:], []):
-        pattern = r"\.".join(_NUMBER if i in opened else part for i, part in enumerate(own))
+        pattern = r"\.".join(_NUMBER if i in opened else _one_of(unfold(part)) for i, part in enumerate(own))
         for start in ("re:.*", r"re:.*model\."):
             entry = f"{start}{pattern}$"
-            if not any(matches(entry, name) for name in packed):
+            if not any(matches(entry, name) for name in near):
                 return entry
     return None
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from checkpoint import Checkpoint
 from checkpoint.draft import Draft
-from checkpoint.families import find_family
 from surgery.comparison import Difference
 from surgery.graft_mtp import graft_mtp
 from surgery.ignore import derive
 from surgery.int8_head import int8_head
+from surgery.mtp import mtp_of
 from surgery.quantization_config import current
 from surgery.restore_dense import restore_dense
 from surgery.restore_files import restore_files
@@ -30,8 +30,7 @@ def fixup(
 
     `differences` is what `compare_dense` found between the draft's origin and `base`.
     """
-    family = find_family(base.config)
-    if family and family.mtp and any(name.startswith(family.mtp.prefix) for name in base.tensors):
+    if any(name.startswith(mtp_of(base.config).prefix) for name in base.tensors):
         draft = graft_mtp(draft, base)
     draft = restore_dense(draft, base, differences, restore)
     draft = restore_files(draft, base)

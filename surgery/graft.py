@@ -7,10 +7,18 @@ from dataclasses import dataclass
 
 from checkpoint import Checkpoint, Problem, TensorRef, split_name
 from checkpoint.draft import Draft, Source, Stored
+from checkpoint.families import find_family
 from checkpoint.files import is_plain_name
 from checkpoint.folding import fold
 from checkpoint.modules import PACKED_SUFFIXES
-from checkpoint.patterns import matches, pattern_problems
+from checkpoint.patterns import first_match, matches, pattern_problems
+from surgery.ignore import complete_ignore
+from surgery.quantization_config import ignore_list, invalid_entries, unsupported, with_ignore
+from surgery.selection import dense_linears
+
+GRAFT_SHARD = "model-graft.safetensors"
+
+_WEIGHTS = ("weight", "weight_packed")
 
 
 @dataclass(frozen=True)
@@ -32,28 +40,33 @@ class Bound:
 
 
 def graft(
-    draft: Draft, source: Checkpoint, patterns: Iterable[str], *, bound: Bound | None = None, shard: str | None = None
+    draft: Draft,
+    source: Checkpoint,
+    patterns: Iterable[str],
+    *,
+    bound: Bound | None = None,
+    shard: str = GRAFT_SHARD,
 ) -> Draft:
     """Take the tensors of `source` whose names match `patterns` (whole names, or `re:` regular expressions).
 
-    A tensor that the draft has under that name is replaced where it stands; others go to a new shard. Shapes must
-    agree.
+    A tensor that the draft has under that name is replaced where it stands; others go to `shard`, a new one. Shapes
+    must agree. Dense linear modules that are new to a packed export join its ignore list.
     """
     patterns = tuple(patterns)
     problems = pattern_problems(patterns)
     if problems:
         return draft.refusing(problems)
-    hits = {pattern: [name for name in source.tensors if matches(pattern, name)] for pattern in patterns}
-    for pattern in (pattern for pattern, names in hits.items() if not names):
-        remedy = "Names are whole tensor names, or re: patterns matched at their start"
-        problems.append(Problem("pattern-unmatched", f"{pattern!r} matches no tensor", str(source.root), remedy=remedy))
-    taken = {name: source.tensors[name] for name in source.tensors if any(name in names for names in hits.values())}
+    for pattern in patterns:
+        if not any(matches(pattern, name) for name in source.tensors):
+            found, remedy = f"{pattern!r} matches no tensor", "Give whole tensor names, or re: patterns"
+            problems.append(Problem("pattern-unmatched", found, str(source.root), remedy=remedy))
+    taken = {name: ref for name, ref in source.tensors.items() if first_match(patterns, name) is not None}
     problems += (bound or Bound()).problems(taken.values())
     problems += shape_problems(draft, taken)
-    problems += packed_problems(draft, taken)
+    problems += twofold_problems(draft, taken)
     if problems:
         return draft.refusing(problems)
-    grafted = place(draft, taken, shard or "model-graft.safetensors")
+    grafted = ignoring_new(place(draft, taken, shard), draft)
     total = sum(ref.nbytes for ref in taken.values())
     return grafted.noting("graft", f"{len(taken):,} tensors, {total:,} bytes, from {source.root}")
 
@@ -67,12 +80,11 @@ def place(draft: Draft, taken: Mapping[str, TensorRef], shard: str) -> Draft:
 
 
 def free_label(draft: Draft, wanted: str) -> str:
-    """`wanted`, with a number where the origin has a shard or a stray of that name that is not this draft's own."""
+    """`wanted`, with a number where a file of that name lies unindexed in the origin. Raises ValueError for a path."""
     if not is_plain_name(wanted):
         raise ValueError(f"{wanted!r} is no plain file name")
-    used = {*draft.origin.shards, *draft.origin.strays} - set(draft.placement.values())
     stem, number, label = wanted.removesuffix(".safetensors"), 1, wanted
-    while label in draft.origin.strays or label in used:
+    while label in draft.origin.strays:
         number += 1
         label = f"{stem}-{number}.safetensors"
     return label
@@ -89,18 +101,39 @@ def shape_problems(draft: Draft, taken: Mapping[str, TensorRef]) -> list[Problem
     return problems
 
 
-def packed_problems(draft: Draft, taken: Mapping[str, TensorRef]) -> list[Problem]:
-    """Dense weights whose module the draft keeps packed: both together would be two answers to one question."""
-    clashing = []
+def twofold_problems(draft: Draft, taken: Mapping[str, TensorRef]) -> list[Problem]:
+    """Weights that the draft has in another form, packed or dense, fused or one by one: both together would be two
+    answers to one question."""
+    family = find_family(draft.config.value)
+    fused = {split.owner for name in draft.tensors if family and (split := family.fused_split(name))}
+    clashing: list[tuple[str, str]] = []
     for name in taken:
         module, suffix = split_name(name)
+        split = family.fused_split(name) if family else None
+        single = [f"{split.owner}.0.{part}.{end}" for part in split.parts for end in _WEIGHTS] if split else []
         if suffix == "weight" and any(f"{module}.{packed}" in draft.tensors for packed in PACKED_SUFFIXES):
-            clashing.append((name, 0))
-    remedy = "Exclude it from --tensors, or start from an export that keeps it dense"
+            clashing.append((name, "packed"))
+        elif suffix in PACKED_SUFFIXES and f"{module}.weight" in draft.tensors:
+            clashing.append((name, "dense"))
+        elif any(other in draft.tensors for other in single):
+            clashing.append((name, "expert by expert"))
+        elif suffix and module.rsplit(".", 2)[0] in fused:
+            clashing.append((name, "in a fused parameter"))
+    remedy = "Exclude it from --tensors, or start from an export that has it in the same form"
     return [
-        Problem("packed-already", "the export stores this module packed", tensor=folded.pattern, remedy=remedy)
+        Problem("stored-otherwise", f"the export has it {folded.state}", tensor=folded.pattern, remedy=remedy)
         for folded in fold(clashing)
     ]
+
+
+def ignoring_new(grafted: Draft, before: Draft) -> Draft:
+    """Where the draft is packed, its ignore list with entries for the dense linear modules that `before` lacked."""
+    if unsupported(grafted) or invalid_entries(grafted):
+        return grafted
+    known, entries = set(dense_linears(before)), ignore_list(grafted)
+    new = [module for module in dense_linears(grafted) if module not in known]
+    complete = complete_ignore(grafted, entries, new)
+    return with_ignore(grafted, complete) if complete != entries else grafted
 
 
 def _stored(ref: TensorRef) -> Source:

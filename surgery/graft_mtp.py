@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from checkpoint import CONFIG, Checkpoint, Problem, TensorRef
 from checkpoint.draft import Draft, Stored
+from checkpoint.dtypes import FLOATS
 from checkpoint.families import Family, MtpInfo, SpecError, find_family
-from checkpoint.patterns import matches
-from surgery.deriving import MTP_ENTRIES
+from checkpoint.folding import fold
 from surgery.graft import free_label
+from surgery.mtp import MTP_ENTRIES, mtp_of
 from surgery.quantization_config import current, ignore_list, unsupported, with_ignore
 
 MTP_SHARD = "model-mtp.safetensors"
-_UNKNOWN = MtpInfo("mtp.", "mtp_num_hidden_layers")
+
+_SIZES = ("hidden_size", "num_experts", "moe_intermediate_size", "vocab_size", "head_dim")
 
 
 def graft_mtp(draft: Draft, base: Checkpoint) -> Draft:
@@ -22,20 +25,18 @@ def graft_mtp(draft: Draft, base: Checkpoint) -> Draft:
 
     Lineage is the caller's to check (`lineage_problems`): it needs reading, which operations do not.
     """
-    family = find_family(base.config)
-    mtp = (family.mtp if family else None) or _UNKNOWN
+    mtp = mtp_of(base.config)
     head = {name: ref for name, ref in base.tensors.items() if name.startswith(mtp.prefix)}
-    problems = [*_base_problems(base, head, mtp, family), *_config_problems(draft, base, mtp)]
+    problems = [*_base_problems(base, head, mtp), *_config_problems(draft, base)]
     if current(draft) is not None:
         problems += unsupported(draft)
     if problems:
         return draft.refusing(problems)
     dropped = [name for name in draft.tensors if name.startswith(mtp.prefix)]
-    if _unchanged(draft, head, dropped):
-        grafted = draft
-    else:
-        shard = _shard_for(draft, dropped)
-        grafted = draft.without(dropped).added({name: Stored(ref) for name, ref in head.items()}, shard)
+    grafted = draft
+    if not _unchanged(draft, head, dropped):
+        sources = {name: Stored(ref) for name, ref in head.items()}
+        grafted = draft.without(dropped).added(sources, _shard_for(draft, dropped))
     grafted = _with_declared_layers(grafted, base, mtp)
     if current(draft) is not None:
         grafted = _with_mtp_ignored(grafted, mtp)
@@ -45,50 +46,51 @@ def graft_mtp(draft: Draft, base: Checkpoint) -> Draft:
     )
 
 
-def _base_problems(
-    base: Checkpoint, head: Mapping[str, TensorRef], mtp: MtpInfo, family: Family | None
-) -> list[Problem]:
+def _base_problems(base: Checkpoint, head: Mapping[str, TensorRef], mtp: MtpInfo) -> Iterator[Problem]:
     if not head:
         remedy = "Give the base that ships the head as --base"
-        return [Problem("mtp-absent", f"holds no {mtp.prefix}* tensor", str(base.root), remedy=remedy)]
-    problems = [
-        Problem("mtp-quantized", f"dtype {ref.dtype}", ref.path.name, name, "BF16, F16 or F32", "Give the BF16 base")
-        for name, ref in head.items()
-        if ref.dtype not in ("BF16", "F16", "F32")
-    ]
-    return problems + (_spec_problems(base, head, family) if family else [])
+        yield Problem("mtp-absent", f"holds no {mtp.prefix}* tensor", str(base.root), remedy=remedy)
+        return
+    quantized = [(name, ref.dtype) for name, ref in head.items() if ref.dtype not in FLOATS]
+    for folded in fold(quantized):
+        found, expected = f"dtype {folded.state}", "BF16, F16 or F32"
+        yield Problem("mtp-quantized", found, str(base.root), folded.pattern, expected, "Give the unquantized base")
+    family = find_family(base.config)
+    if family and not quantized:
+        yield from _spec_problems(base, head, family)
 
 
-def _spec_problems(base: Checkpoint, head: Mapping[str, TensorRef], family: Family) -> list[Problem]:
+def _spec_problems(base: Checkpoint, head: Mapping[str, TensorRef], family: Family) -> Iterable[Problem]:
     """Where the base's head is not what the base's own config calls for."""
     try:
         spec = family.spec(base.config)
     except SpecError as error:
-        return [Problem("config-incomplete", str(error), f"{base.root}/{CONFIG}")]
-    expected = spec.tensors(spec.choose_layouts({name.removesuffix(".weight") for name in base.tensors}))
-    wanted = {name: tensor for name, tensor in expected.items() if tensor.scope == "mtp"}
-    problems = []
+        return [replace(problem, file=f"{base.root}/{CONFIG}") for problem in error.problems]
+    tensors = spec.tensors(spec.choose_layouts({name.removesuffix(".weight") for name in base.tensors}))
+    wanted = {name: tensor for name, tensor in tensors.items() if tensor.scope == "mtp"}
+    faults: list[tuple[str, tuple[str, str, str]]] = []
     for name, tensor in wanted.items():
         ref = head.get(name)
         if ref is None and not tensor.optional:
-            problems.append(Problem("mtp-incomplete", "missing from the base", str(base.root), name))
+            faults.append((name, ("mtp-incomplete", "missing", "what its config calls for")))
         elif ref is not None and ref.shape != tensor.shape:
-            expected_shape = f"{list(tensor.shape)} by its config"
-            problems.append(Problem("mtp-shape", f"shape {list(ref.shape)}", ref.path.name, name, expected_shape))
-    unknown = [name for name in head if name not in wanted]
-    problems += [Problem("mtp-unknown", "its config calls for no such tensor", head[n].path.name, n) for n in unknown]
-    return problems
+            faults.append((name, ("mtp-shape", f"shape {list(ref.shape)}", f"{list(tensor.shape)} by its config")))
+    faults += [(name, ("mtp-unknown", "its config calls for no such tensor", "")) for name in head.keys() - wanted]
+    remedy = "Give the release as it was published"
+    return [
+        Problem(code, found, str(base.root), folded.pattern, expected, remedy)
+        for folded in fold(sorted(faults))
+        for code, found, expected in (folded.state,)
+    ]
 
 
-def _config_problems(draft: Draft, base: Checkpoint, mtp: MtpInfo) -> list[Problem]:
+def _config_problems(draft: Draft, base: Checkpoint) -> Iterator[Problem]:
     """The config of the export must describe the model that the base's head was trained for."""
     mine, theirs = _text(draft.config.value), _text(base.config)
-    problems = []
-    for key in ("hidden_size", "num_experts", "moe_intermediate_size", "vocab_size", "head_dim"):
+    for key in _SIZES:
         if mine.get(key) != theirs.get(key):
             found, expected = f"{key} is {mine.get(key)!r}", f"{theirs.get(key)!r}, as in the base"
-            problems.append(Problem("mtp-config", found, CONFIG, expected=expected))
-    return problems
+            yield Problem("mtp-config", found, CONFIG, expected=expected, remedy="Give the base that it descends from")
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -123,11 +125,10 @@ def _with_declared_layers(draft: Draft, base: Checkpoint, mtp: MtpInfo) -> Draft
 
 def _with_mtp_ignored(draft: Draft, mtp: MtpInfo) -> Draft:
     """Single names of MTP modules give way to the two patterns that every engine honours."""
-    entries = ignore_list(current(draft) or {})
-    kept = [entry for entry in entries if entry in MTP_ENTRIES or not _is_mtp_only(entry, mtp)]
-    return with_ignore(draft, [*kept, *(entry for entry in MTP_ENTRIES if entry not in kept)])
+    entries = [entry for entry in ignore_list(draft) if not _is_mtp_name(entry, mtp)]
+    return with_ignore(draft, [*entries, *(entry for entry in MTP_ENTRIES if entry not in entries)])
 
 
-def _is_mtp_only(entry: str, mtp: MtpInfo) -> bool:
-    """A literal name inside the MTP head; regular expressions are left as their author wrote them."""
-    return not entry.startswith("re:") and (entry.startswith(mtp.prefix) or matches(entry, mtp.prefix.rstrip(".")))
+def _is_mtp_name(entry: str, mtp: MtpInfo) -> bool:
+    """A whole name inside the MTP head, or its own; regular expressions are left as their author wrote them."""
+    return f"{entry}.".startswith(mtp.prefix)

@@ -2,95 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from checkpoint import CONFIG, Problem, split_name
 from checkpoint.draft import Draft
-from checkpoint.families import find_family
 from checkpoint.folding import fold
 from checkpoint.patterns import first_match, matches, pattern_problems
-from surgery.deriving import MTP_ENTRIES, derive_ignore
-from surgery.quantization_config import current, ignore_list, unsupported, with_ignore
-from surgery.selection import dense_linears, is_covered, packed_modules
+from surgery.deriving import derive_ignore
+from surgery.mtp import MTP_ENTRIES, mtp_of
+from surgery.quantization_config import ignore_list, targets_of, unsupported, with_ignore
+from surgery.selection import LINEAR, dense_linears, packed_modules
+
+_Contradictions = dict[tuple[str, str], str]
+"""(code, module) -> the entry or target to blame."""
 
 
 def set_ignore(draft: Draft, entries: Sequence[str]) -> Draft:
-    """The ignore list becomes `entries`. Refused where it would contradict what is stored."""
-    problems = [*unsupported(draft), *pattern_problems(entries, CONFIG)]
-    if not problems:
-        problems = list(_contradictions(draft, entries))
-    if problems:
-        return draft.refusing(problems)
-    before = ignore_list(current(draft) or {})
-    gone, new = [e for e in before if e not in entries], [e for e in entries if e not in before]
-    return with_ignore(draft, entries).noting("ignore", f"{len(new)} entries added, {len(gone)} removed")
+    """The ignore list becomes `entries`. Refused where it contradicts what is stored."""
+    return _edited(draft, entries, known={})
 
 
 def add_ignore(draft: Draft, entries: Sequence[str]) -> Draft:
-    """`entries` behind those that stand."""
-    return set_ignore(draft, [*ignore_list(current(draft) or {}), *entries])
+    """`entries` behind those that stand. Refused where they contradict what is stored."""
+    before = ignore_list(draft)
+    return _edited(draft, [*before, *entries], known=_contradictions(draft, before))
 
 
 def remove_ignore(draft: Draft, entries: Sequence[str]) -> Draft:
-    """All but `entries`, each of which must be there."""
-    before = ignore_list(current(draft) or {})
+    """All but `entries`, each of which must be there. Refused where what is stored needs them."""
+    before = ignore_list(draft)
     absent = [entry for entry in entries if entry not in before]
     if absent:
         remedy = "`ckpt ignore SRC show` lists the entries"
         problems = [Problem("entry-absent", f"no entry {entry!r}", CONFIG, remedy=remedy) for entry in absent]
         return draft.refusing([*unsupported(draft), *problems])
-    return set_ignore(draft, [entry for entry in before if entry not in entries])
+    kept = [entry for entry in before if entry not in entries]
+    return _edited(draft, kept, known=_contradictions(draft, before))
 
 
 def derive(draft: Draft) -> Draft:
     """The shortest robust list for what is stored, whatever stood there before."""
-    return (
-        set_ignore(draft, complete_ignore(draft, ())) if not unsupported(draft) else draft.refusing(unsupported(draft))
-    )
+    problems = unsupported(draft)
+    return draft.refusing(problems) if problems else set_ignore(draft, complete_ignore(draft, ()))
 
 
-def complete_ignore(draft: Draft, entries: Iterable[str]) -> list[str]:
-    """`entries`, and what is missing for every dense linear module of `draft` to be covered."""
+def complete_ignore(draft: Draft, entries: Iterable[str], modules: Iterable[str] | None = None) -> list[str]:
+    """`entries`, and what is missing for `modules` to be covered: every dense linear module of `draft` by default."""
     complete = list(dict.fromkeys(entries))
-    dense, packed = dense_linears(draft), packed_modules(draft)
-    family = find_family(draft.config.value)
-    if family and family.mtp:
-        prefix = family.mtp.prefix
-        if any(m.startswith(prefix) for m in dense) and not any(m.startswith(prefix) for m in packed):
-            complete += [entry for entry in MTP_ENTRIES if entry not in complete]
+    dense, packed = list(dense_linears(draft) if modules is None else modules), packed_modules(draft)
+    prefix = mtp_of(draft.config.value).prefix
+    if any(m.startswith(prefix) for m in dense) and not any(first_match(MTP_ENTRIES, m) for m in packed):
+        complete += [entry for entry in MTP_ENTRIES if entry not in complete]
     uncovered = [module for module in dense if first_match(complete, module) is None]
     return complete + derive_ignore(uncovered, packed)
 
 
-def _contradictions(draft: Draft, entries: Sequence[str]) -> Iterator[Problem]:
-    """Packed modules that would be ignored, and dense ones that would be built packed."""
-    family = find_family(draft.config.value)
-    targets = tuple(_targets(draft))
-    covered = [(module, entry) for module in packed_modules(draft) if (entry := first_match(entries, module))]
-    for folded in fold(covered):
-        found = f"is packed, but {folded.state!r} would have engines look for a dense weight"
-        yield Problem("ignore-covers-packed", found, CONFIG, folded.pattern, remedy="Narrow the entry")
-    open_modules = [m for m in dense_linears(draft) if first_match(entries, m) is None]
-    built = [(module, target) for module in open_modules if (target := is_covered(targets, module, family))]
-    for folded in fold(built):
-        found = f"is dense, but target {folded.state!r} would have engines look for packed weights"
-        remedy = "Keep an entry that covers it; `ckpt ignore SRC derive` computes the list"
-        yield Problem("ignore-lacks-dense", found, CONFIG, folded.pattern, remedy=remedy)
+def _edited(draft: Draft, entries: Sequence[str], known: _Contradictions) -> Draft:
+    """`draft` with `entries`, unless that makes for contradictions which were not `known` before."""
+    problems = [*unsupported(draft), *pattern_problems(entries, CONFIG)]
+    if not problems:
+        found = _contradictions(draft, entries)
+        problems = _problems({place: blamed for place, blamed in found.items() if place not in known})
+    if problems:
+        return draft.refusing(problems)
+    before = ignore_list(draft)
+    gone, new = [e for e in before if e not in entries], [e for e in dict.fromkeys(entries) if e not in before]
+    return with_ignore(draft, entries).noting("ignore", f"{len(new)} entries added, {len(gone)} removed")
 
 
-def _targets(draft: Draft) -> Iterator[str]:
-    groups = (current(draft) or {}).get("config_groups")
-    for entry in groups.values() if isinstance(groups, dict) else ():
-        if isinstance(entry, dict):
-            yield from entry.get("targets", [])
+def _contradictions(draft: Draft, entries: Iterable[str]) -> _Contradictions:
+    """Packed modules that would be ignored, dense ones that would be built packed. Invalid entries cover nothing."""
+    valid = [entry for entry in entries if not pattern_problems([entry])]
+    targets = [target for _, target in targets_of(draft) if not pattern_problems([target])]
+    found: _Contradictions = {}
+    for module in packed_modules(draft):
+        if (entry := first_match(valid, module)) is not None:
+            found["ignore-covers-packed", module] = entry
+    for module in dense_linears(draft):
+        named = first_match(targets, module)
+        # by `Linear`, transformers packs whatever is one, the head and the routers too
+        target = named if named is not None else (LINEAR if LINEAR in targets else None)
+        if target is not None and first_match(valid, module) is None:
+            found["ignore-lacks-dense", module] = target
+    return found
+
+
+def _problems(found: _Contradictions) -> list[Problem]:
+    """`found` in words, modules alike folded."""
+    problems = []
+    for folded in fold((module, (code, blamed)) for (code, module), blamed in found.items()):
+        code, blamed = folded.state
+        if code == "ignore-covers-packed":
+            text = f"is packed, but {blamed!r} would have engines look for a dense weight"
+            remedy = "Narrow the entry"
+        else:
+            text = f"is dense, but target {blamed!r} would have engines look for packed weights"
+            remedy = "Keep an entry that covers it; `ckpt ignore SRC derive` computes the list"
+        problems.append(Problem(code, text, CONFIG, folded.pattern, remedy=remedy))
+    return problems
 
 
 def coverage(draft: Draft) -> dict[str, int]:
     """Each entry of the ignore list, and how many modules of the draft it covers, dense or packed."""
-    modules = [*dict.fromkeys([*dense_linears(draft), *packed_modules(draft), *map(_owner, draft.tensors)])]
-    entries = ignore_list(current(draft) or {})
-    return {entry: sum(matches(entry, module) for module in modules) for entry in entries}
-
-
-def _owner(tensor: str) -> str:
-    return split_name(tensor)[0]
+    owners = (split_name(tensor)[0] for tensor in draft.tensors)
+    modules = dict.fromkeys([*dense_linears(draft), *packed_modules(draft), *owners])
+    return {
+        entry: 0 if pattern_problems([entry]) else sum(matches(entry, module) for module in modules)
+        for entry in ignore_list(draft)
+    }

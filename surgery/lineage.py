@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from checkpoint import CONFIG, Checkpoint, Files, Problem
+from checkpoint import CONFIG, Checkpoint, Files, Problem, split_name
 from checkpoint.families import find_family
+from checkpoint.folding import fold
+from surgery.mtp import mtp_of
 
 _SAMPLES = 24
 _SAMPLE_BYTES = 65_536
@@ -14,7 +16,8 @@ _SAMPLE_BYTES = 65_536
 _FREE = frozenset(
     {
         "quantization_config", "compression_config", "transformers_version", "_name_or_path", "dtype", "torch_dtype",
-        "use_cache", "text_config", "vision_config", "tie_word_embeddings",
+        "use_cache", "text_config", "vision_config", "tie_word_embeddings", "architectures", "bos_token_id",
+        "eos_token_id", "pad_token_id", "mtp_num_hidden_layers",
     }
 )  # fmt: skip
 """Config keys that an exporter may change without changing the model."""
@@ -34,7 +37,7 @@ def lineage_problems(export: Checkpoint, base: Checkpoint, *, content: bool = Tr
 def _config_problems(export: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Problem]:
     for section in ("", "text_config", "vision_config"):
         mine, theirs = (c.get(section, {}) if section else c for c in (export, base))
-        if not isinstance(mine, dict | Mapping) or not isinstance(theirs, dict | Mapping):
+        if not isinstance(mine, Mapping) or not isinstance(theirs, Mapping):
             continue
         for key in sorted((mine.keys() & theirs.keys()) - _FREE):
             if mine[key] != theirs[key] and not isinstance(theirs[key], dict):
@@ -44,11 +47,12 @@ def _config_problems(export: Mapping[str, Any], base: Mapping[str, Any]) -> Iter
 
 
 def _shape_problems(export: Checkpoint, base: Checkpoint) -> Iterator[Problem]:
-    for name, ref in export.tensors.items():
-        other = base.tensors.get(name)
-        if other is not None and other.shape != ref.shape:
-            found, expected = f"shape {list(ref.shape)}", f"{list(other.shape)}, as in the base"
-            yield Problem("lineage", found, ref.path.name, name, expected)
+    shapes = (
+        (name, (ref.shape, base.tensors[name].shape)) for name, ref in export.tensors.items() if name in base.tensors
+    )
+    for folded in fold((name, pair) for name, pair in shapes if pair[0] != pair[1]):
+        found, expected = (str(list(shape)) for shape in folded.state)
+        yield Problem("lineage", f"shape {found}", None, folded.pattern, f"{expected}, as in the base")
 
 
 def _content_problems(export: Checkpoint, base: Checkpoint) -> Iterator[Problem]:
@@ -58,24 +62,25 @@ def _content_problems(export: Checkpoint, base: Checkpoint) -> Iterator[Problem]
     with Files() as files:
         equal = sum(_same_start(export, base, name, files) for name in names)
     if equal * 2 < len(names):
-        found = f"only {equal} of {len(names)} dense tensors start with the base's bytes"
+        found = f"only {equal} of {len(names)} dense tensors that were looked at start with the base's bytes"
         remedy = "Give the revision it was made from; --any-lineage if a fine-tune is meant to take it"
         yield Problem("lineage", found, remedy=remedy)
 
 
 def _samples(export: Checkpoint, base: Checkpoint) -> Iterable[str]:
-    """Dense matrices of both, spread over the model. Norms are left out: exporters re-round them."""
-    family = find_family(base.config)
-    shared = []
+    """Dense matrices of both, spread over the model: no norms, which exporters re-round, and of the vision tower, which
+    fine-tuning often leaves alone, only where there is nothing else."""
+    family, head = find_family(base.config), mtp_of(base.config).prefix
+    shared: list[str] = []
+    vision: list[str] = []
     for name, ref in export.tensors.items():
         other = base.tensors.get(name)
-        if other is None or other.dtype != ref.dtype or len(ref.shape) < 2:
+        if other is None or other.dtype != ref.dtype or len(ref.shape) < 2 or name.startswith(head):
             continue
-        if family and family.mtp and name.startswith(family.mtp.prefix):
-            continue
-        shared.append(name)
-    step = max(1, len(shared) // _SAMPLES)
-    return shared[::step][:_SAMPLES]
+        kind = family.kind(split_name(name)[0]) if family else None
+        (vision if kind == "vision" else shared).append(name)
+    names = shared or vision
+    return names[:: max(1, len(names) // _SAMPLES)][:_SAMPLES]
 
 
 def _same_start(export: Checkpoint, base: Checkpoint, name: str, files: Files) -> bool:

@@ -12,7 +12,7 @@ from surgery.scheme import Group, Maths, Scheme
 
 @dataclass(frozen=True)
 class Preset:
-    """A data-free build: `profile` is the schema that its layout satisfies."""
+    """A data-free build: `profile` is the schema that its layout satisfies, if there is one."""
 
     name: str
     title: str
@@ -22,9 +22,9 @@ class Preset:
     profile: str | None
 
     def regrouped(self, group_size: int | None) -> Preset:
-        """The preset with another group size in all its groups."""
+        """The preset with another group size in all its groups; no profile describes that."""
         groups = tuple(replace(g, scheme=replace(g.scheme, group_size=group_size)) for g in self.groups)
-        return replace(self, groups=groups)
+        return replace(self, groups=groups, profile=None)
 
 
 def preset_names() -> tuple[str, ...]:

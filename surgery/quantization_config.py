@@ -93,7 +93,9 @@ def unsupported(draft: Draft) -> list[Problem]:
         found = f"{KEY}.config_groups is {groups!r}"
         problems.append(Problem("format-unsupported", found, CONFIG, expected="an object"))
     if ignore is not None and not (isinstance(ignore, list) and all(isinstance(entry, str) for entry in ignore)):
-        problems.append(Problem("format-unsupported", f"{KEY}.ignore is {ignore!r}", CONFIG, expected="a list of names"))
+        problems.append(
+            Problem("format-unsupported", f"{KEY}.ignore is {ignore!r}", CONFIG, expected="a list of names")
+        )
     return problems
 
 

@@ -5,7 +5,7 @@ Arithmetic on numpy arrays of 32-bit floats; BF16, which numpy lacks, is the upp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +15,19 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
+Way = Callable[[Any], Any]
+"""float32 to float32."""
+
 EXPLAINABLE = frozenset({"BF16", "F16", "F32"})
 
 
-def explanations(base_dtype: str, dtype: str) -> dict[str, Callable[[Any], Any]]:
-    """Ways by which values of `base_dtype` may have become values of `dtype`: label -> float32 to float32.
+def explanations(base_dtype: str, dtype: str) -> dict[str, Way]:
+    """Ways by which values of `base_dtype` may have become values of `dtype`, by label, the likeliest first.
 
     An offset norm stores w and multiplies by 1 + w; llm-compressor converts it there and back while calibrating
     (`norm_calibration_context`), so the stored value becomes T(T(1 + w) - 1).
     """
-    ways: dict[str, Callable[[Any], Any]] = {}
+    ways: dict[str, Way] = {}
     if base_dtype != dtype:
         ways[f"cast from {base_dtype} to {dtype}"] = partial(_cast, dtypes=(dtype,))
     for through in ("BF16", "F16", "F32"):
@@ -43,22 +46,21 @@ def _offset(values: Floats, *, through: str, dtype: str) -> Floats:
     return rounded(rounded(shifted - 1, through), dtype)
 
 
-def explain(base: bytes, base_dtype: str, other: bytes, dtype: str, alive: set[str]) -> Iterator[str]:
-    """Of the ways named in `alive`, those that turn the values of `base` into exactly those of `other`."""
+def turns_into(way: Way, before: Floats, after: Floats) -> bool:
+    """Does `way` turn the values `before` into exactly the values `after`?"""
     import numpy as np
 
-    before, after = floats(base, base_dtype), floats(other, dtype)
-    for label, way in explanations(base_dtype, dtype).items():
-        if label in alive and np.array_equal(way(before), after, equal_nan=True):
-            yield label
+    return bool(np.array_equal(way(before), after, equal_nan=True))
 
 
-def largest_difference(base: bytes, base_dtype: str, other: bytes, dtype: str) -> float:
-    """max |other - base|, NaN where either is NaN."""
+def largest_difference(before: Floats, after: Floats) -> float:
+    """max |after - before|; infinite where one is NaN or Inf and the other is not the same."""
     import numpy as np
 
-    difference = np.abs(floats(base, base_dtype) - floats(other, dtype))
-    return float(difference.max(initial=0.0))
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(after - before)
+    same = (before == after) | (np.isnan(before) & np.isnan(after))
+    return float(np.where(same, 0.0, np.nan_to_num(difference, nan=np.inf)).max(initial=0.0))
 
 
 def floats(raw: bytes, dtype: str) -> Floats:

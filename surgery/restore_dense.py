@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-from checkpoint import Checkpoint, Problem
+from checkpoint import Checkpoint, Problem, Refused
 from checkpoint.draft import Draft
 from checkpoint.folding import fold
 from checkpoint.patterns import first_match, pattern_problems
 from surgery.comparison import Difference
-from surgery.graft import place
+from surgery.graft import ignoring_new, place, twofold_problems
 
 RESTORED_SHARD = "model-restored.safetensors"
 
@@ -25,22 +26,23 @@ def restore_dense(
     problems = pattern_problems(named)
     if problems:
         return draft.refusing(problems)
-    unexplained = [d for d in differences if d.kind == "unexplained" and first_match(named, d.name) is None]
-    for folded in fold((d.name, d.detail) for d in unexplained):
+    refused = {d.name: d.detail for d in differences if d.kind == "unexplained" and not first_match(named, d.name)}
+    for folded in fold(refused.items()):
         remedy = "Name it with --restore if it is damage, with --keep if a smoothing step changed it on purpose"
-        problems.append(Problem("dense-differs", str(folded.state), tensor=folded.pattern, remedy=remedy))
-    restored = {d.name: base.tensors[d.name] for d in differences if d not in unexplained}
+        problems.append(Problem("dense-differs", folded.state, tensor=folded.pattern, remedy=remedy))
+    back = {d.name: d.detail for d in differences if d.name not in refused}
+    restored = {name: base.tensors[name] for name in back}
+    problems += twofold_problems(draft, restored)
     if problems or not restored:
         return draft.refusing(problems)
-    kinds = [
-        f"{sum(1 for d in differences if d.name in restored and d.detail == detail)} {detail}"
-        for detail in dict.fromkeys(d.detail for d in differences if d.name in restored)
-    ]
-    return place(draft, restored, RESTORED_SHARD).noting(
-        "restore-dense", f"{len(restored)} tensors: " + "; ".join(kinds)
-    )
+    reasons = "; ".join(f"{count} {detail}" for detail, count in Counter(back.values()).items())
+    result = ignoring_new(place(draft, restored, RESTORED_SHARD), draft)
+    return result.noting("restore-dense", f"{len(restored)} tensors: {reasons}")
 
 
 def keep_dense(differences: Sequence[Difference], kept: Sequence[str]) -> list[Difference]:
-    """`differences` without those that `kept` declares to be meant."""
+    """`differences` without those that `kept` declares to be meant. Raises Refused for an invalid pattern."""
+    problems = pattern_problems(kept)
+    if problems:
+        raise Refused(problems)
     return [d for d in differences if first_match(kept, d.name) is None]

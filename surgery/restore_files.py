@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from checkpoint import CONFIG, Checkpoint, Problem
 from checkpoint.draft import Draft
-from surgery.quantization_config import KEY, current
+from surgery.quantization_config import KEY, current, quantized_by, tidied
 
 LOADED = (
     "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template*",
@@ -18,8 +19,11 @@ LOADED = (
 OWN = ("README.md", ".gitattributes")
 """Files that a publisher writes for the export itself: taken from the base only where the export has none."""
 
-NOT_OURS = ("*.gguf", "*.bin", "*.pt", "*.pth", "*.onnx", "*.h5", "*.msgpack")
-"""Weights in other formats; they are not copied from a base."""
+NOT_OURS = (
+    "*.safetensors", "*.gguf", "*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.onnx", "*.onnx_data", "*.h5",
+    "*.msgpack",
+)  # fmt: skip
+"""Weights in other formats, or in folders of their own; they are not copied from a base."""
 
 
 def restore_files(draft: Draft, base: Checkpoint) -> Draft:
@@ -27,18 +31,26 @@ def restore_files(draft: Draft, base: Checkpoint) -> Draft:
 
     A tokenizer or processor file that only the export has is removed, since loaders would prefer or merge it.
     """
-    if base.config_document is None:
-        remedy = "Give a base with its config.json"
-        return draft.refusing([Problem("config-absent", f"has no {CONFIG}", str(base.root), remedy=remedy)])
+    problems = list(_base_problems(base))
+    if problems or base.config_document is None:
+        return draft.refusing(problems)
     taken = {name: path for name, path in base.side_files.items() if _is_taken(name, draft)}
     extra = [name for name in draft.side_files if _matches(name, LOADED) and name not in base.side_files]
     kept = {name: path for name, path in draft.side_files.items() if name not in extra}
-    quantization = current(draft)
-    config = base.config_document
+    quantization, config = current(draft), base.config_document
     if quantization is not None:
-        config = config.with_value({**config.value, KEY: quantization})
+        config = config.with_value({**config.value, KEY: tidied(quantization)})
     summary = f"{len(taken)} files from {base.root}" + (f"; removed {', '.join(extra)}" if extra else "")
     return replace(draft, side_files={**kept, **taken}, config=config).noting("restore-files", summary)
+
+
+def _base_problems(base: Checkpoint) -> Iterator[Problem]:
+    if base.config_document is None:
+        yield Problem("config-absent", f"has no {CONFIG}", str(base.root), remedy="Give a base with its config.json")
+    method = quantized_by(base.config)
+    if method is not None:
+        found, remedy = f"is quantized itself ({method})", "Give the unquantized base"
+        yield Problem("base-quantized", found, str(base.root), remedy=remedy)
 
 
 def _is_taken(name: str, draft: Draft) -> bool:

@@ -43,7 +43,7 @@ def candidates(draft: Draft) -> list[Candidate]:
 
 
 def block_of(candidate: Candidate, family: Family | None) -> str | None:
-    """The module that holds the routed experts `candidate` is one of: `...mlp.experts` for `...mlp.experts.3.up_proj`."""
+    """The routed experts that `candidate` is one of: `...mlp.experts` for `...mlp.experts.3.up_proj`; else None."""
     if candidate.fused or (family and family.kind(candidate.module) == "expert"):
         return candidate.module.rsplit(".", 2)[0]
     return None

@@ -1,7 +1,7 @@
 """Engines: what each builds for every module, by its release.
 
-Expected results for vLLM are what vLLM 0.24.0's own loader did with these spellings (see `docs/`); those for
-transformers come from transformers and compressed-tensors themselves, in `test_engines_transformers.py`.
+Expected results for vLLM 0.24 are what its own loader did with these spellings; those for transformers come from
+transformers and compressed-tensors themselves, in `test_engines_transformers.py`.
 """
 
 from __future__ import annotations
@@ -248,3 +248,27 @@ def test_a_family_without_a_file_is_judged_by_shapes(tmp_path: Path) -> None:
         case = qwen.judged(checkpoint, document, engine)
         assert qwen.astray(case) == {}
         assert "model.layers.0.self_attn.q_norm" not in case.resolved[0].main
+
+
+@pytest.mark.parametrize(
+    "model_type, engine, wrong",
+    [
+        ("qwen3_next", "vllm", {"lm_head": "packed"}),
+        ("qwen3_next", "transformers", {}),
+        ("qwen3_moe", "vllm", {"model.layers.0.mlp.gate": "dense"}),
+        ("qwen3_moe", "transformers", {}),
+    ],
+)
+def test_families_differ_in_what_they_hand_the_config_to(
+    tmp_path: Path, model_type: str, engine: str, wrong: dict[str, str]
+) -> None:
+    """vLLM 0.24.0 builds the head of Qwen3-Next without a config, and the router of Qwen3-MoE with it."""
+    dense = {
+        "lm_head.weight": ("BF16", (64, 64), None),
+        "model.layers.0.mlp.gate.weight": ("BF16", (4, 64), None),
+    }
+    entries = pack(dense, lambda module: module == "lm_head")
+    packed = qwen.config(group_0=group("Linear"), group_1=group("re:.*lm_head$"))["quantization_config"]
+    document = {"model_type": model_type, "quantization_config": packed}
+    checkpoint = survey(write_checkpoint(tmp_path / "model", entries, document))
+    assert qwen.astray(qwen.judged(checkpoint, document, engine)) == wrong

@@ -6,14 +6,15 @@ Which defects are errors in vLLM was seen with vLLM 0.24.0's own loader; in tran
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import qwen
-from building import found
+from building import Entries, found, pack, without, write_checkpoint
 from qwen import IGNORE, LAYER, SOUND, group
 
-from checkpoint import Checkpoint
+from checkpoint import Checkpoint, survey
 from verify.run import judge
 
 Build = dict[str, Checkpoint]
@@ -172,6 +173,20 @@ def test_one_cause_is_one_finding_for_all_engines(builds: Build) -> None:
     assert "'Linear'" in finding.found
 
 
+def test_dense_experts_one_by_one_fail_in_transformers_alone(tmp_path: Path) -> None:
+    """transformers 5.17 leaves the weights of such a layer out and draws random experts; vLLM 0.24.0 loads it."""
+    owner = f"{LAYER}0.mlp.experts"
+    packed_layers = pack(qwen.entries(), lambda module: qwen.body_experts(module) and not module.startswith(owner))
+    split: Entries = {f"{owner}.{e}.down_proj.weight": ("BF16", (128, 64), None) for e in range(4)}
+    for part in ("gate_proj", "up_proj"):
+        split |= {f"{owner}.{e}.{part}.weight": ("BF16", (64, 128), None) for e in range(4)}
+    fused = (f"{owner}.gate_up_proj", f"{owner}.down_proj")
+    document = qwen.config(*SOUND, r"re:.*layers\.0\.mlp\.experts.*")
+    checkpoint = survey(write_checkpoint(tmp_path / "model", without(packed_layers, *fused) | split, document))
+    assert rules(checkpoint, document, "vllm@0.24", "sglang", severity="error") == []
+    assert rules(checkpoint, document, "transformers", severity="error") == ["C07"]
+
+
 def test_harmless_anchored_regex_is_a_note(builds: Build) -> None:
     document = qwen.config(*SOUND, r"re:model\.visual.*")
     assert rules(builds["experts"], document, severity="note") == ["C11"]
@@ -195,7 +210,7 @@ def test_uncovered_layers_are_a_warning_for_sglang(builds: Build) -> None:
     assert rules(builds["experts"], document, "vllm", "transformers") == []
 
 
-def test_shadowed_group_is_found_until_vllm_0_27(builds: Build, tmp_path: Any) -> None:
+def test_shadowed_group_is_found_until_vllm_0_27(builds: Build, tmp_path: Path) -> None:
     qkv = tuple(f"3.self_attn.{part}_proj" for part in "qkv")
     select = lambda module: qwen.body_experts(module) or (module.endswith(qkv) and LAYER in module)  # noqa: E731
     checkpoint = qwen.stored(tmp_path / "model", select)

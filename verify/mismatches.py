@@ -28,6 +28,11 @@ class Failure(NamedTuple):
     engine: Engine
     resolution: Resolution
 
+    @property
+    def by_guess(self) -> bool:
+        """Whether no entry was consulted: transformers unpacks all experts that are stored one by one."""
+        return self.resolution.built == "packed" and self.resolution.entry is None
+
 
 class Mismatch(NamedTuple):
     """A module that some engines build otherwise than it is stored.
@@ -131,7 +136,7 @@ class _Blame:
 
     def entry(self, slot: Slot, failures: tuple[Failure, ...]) -> str | None:
         """The entry that was meant for `slot` and does not reach it."""
-        if any(one.resolution.exempt for one in failures):
+        if any(one.resolution.exempt for one in failures) or all(one.by_guess for one in failures):
             return None
         if not slot.packed:
             return self._first(self._ignore, slot)

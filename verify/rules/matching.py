@@ -58,12 +58,18 @@ def _scheme(group: object) -> object:
     evidence="vllm#53387; sglang#38574; engines' find_matched_target",
 )
 def dense_but_targeted(case: Case) -> Iterable[Hit]:
-    yield from mismatch_hits(case, "C07", lambda one: targeted(case, one), lambda one: DERIVE)
+    yield from mismatch_hits(case, "C07", lambda one: targeted(case, one), _ignore_it)
+
+
+def _ignore_it(mismatch: Mismatch) -> str:
+    return DERIVE if mismatch.entries else "Quantize the experts of these layers, too"
 
 
 def targeted(case: Case, mismatch: Mismatch) -> str:
     """Why a dense module is built packed."""
-    targets = ", ".join(f"'{entry}'" for entry in mismatch.entries) or "the experts' scheme"
+    if not mismatch.entries:
+        return "experts stored dense one by one, which transformers takes for packed whatever is ignored"
+    targets = ", ".join(f"'{entry}'" for entry in mismatch.entries)
     found = f"stored dense, covered by {targets} and not ignored"
     parent = _parent_entry(case, mismatch.slot.name)
     return f"{found}: '{parent}' is a whole name, not a prefix" if parent else found

@@ -1,7 +1,6 @@
 """What a running engine was seen to do wrong with a checkpoint that loads and resolves: vLLM 0.24.0 on one H200.
 
-Faults of the kernels for experts; the figures are in `docs/`. What shows in names, shapes or the config alone is the
-matter of the other rules.
+Faults of the kernels for experts. What shows in names, shapes or the config alone is the matter of the other rules.
 """
 
 from __future__ import annotations

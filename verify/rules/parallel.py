@@ -20,24 +20,22 @@ TILE_ROWS, TILE_COLUMNS = 64, 128
 PADDED_SINCE = (0, 24, 0, 0)
 
 
-@rule("T07", "groups divide the columns, on every rank", severity="warning", evidence="vllm#49949, vllm#41511")
+@rule("T07", "groups divide the columns, on every rank", evidence="vllm#49949, vllm#41511")
 def groups_divide(case: Case) -> Iterable[Hit]:
-    for found, severity in (("the module", "error"), (f"each of {case.tp} ranks", "error")):
-        ranks = 1 if found == "the module" else case.tp
-        if ranks:
-            consequence = "engines raise: not divisible by group_size"
-            yield from gather(_undivided(case, ranks, found), consequence=consequence, severity=severity)
+    """On one rank always; on more where the user says on how many the model is to run."""
+    for ranks in dict.fromkeys((1, case.tp or 1)):
+        yield from gather(_undivided(case, ranks), consequence="engines raise: not divisible by group_size")
 
 
-def _undivided(case: Case, ranks: int, holder: str) -> Iterator[tuple[str, str]]:
+def _undivided(case: Case, ranks: int) -> Iterator[tuple[str, str]]:
     for module, scheme in schemed(case):
-        size = module.size
-        split = ranks if module.leaf in ROW_PARALLEL else 1
-        if size is None or scheme.group_size is None or (ranks > 1 and split == 1):
+        size, group = module.size, scheme.group_size
+        if size is None or group is None:
             continue
-        if size[1] % split or size[1] // split % scheme.group_size:
-            columns = f"{size[1]} columns" + (f" / {split}" if split > 1 else "")
-            yield module.name, f"{columns} of {holder} do not divide by the group size {scheme.group_size}"
+        if ranks == 1 and size[1] % group:
+            yield module.name, f"{size[1]} columns do not divide by the group size {group}"
+        elif ranks > 1 and module.leaf in ROW_PARALLEL and size[1] % group == 0 and size[1] % (ranks * group):
+            yield module.name, f"{size[1]} columns over {ranks} ranks do not divide by the group size {group}"
 
 
 @rule("T08", "shapes fit the tiles of vLLM's kernels", severity="warning", engines=("vllm",), evidence="vllm#57792")

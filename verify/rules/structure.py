@@ -7,7 +7,7 @@ default_loader.py, where an index is a filter over files and nothing more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from checkpoint import INDEX, Problem
 from checkpoint.folder import LONE
@@ -44,7 +44,7 @@ class Reading:
                 yield Hit(file, _wording(problem), self.consequence, problem.remedy or self.remedy)
         inside = ((problem.tensor, _wording(problem)) for problem in problems if problem.tensor is not None)
         for hit in gather(inside, consequence=self.consequence, remedy=self.remedy):
-            yield Hit(f"{file}: {hit.place}", hit.found, hit.consequence, hit.remedy, count=hit.count)
+            yield replace(hit, place=f"{file}: {hit.place}")
 
 
 READINGS = (
