@@ -166,8 +166,10 @@ def _style(text: str, start: int) -> Style:
     colon = text[key_end : _skip(text, _skip(text, key_end) + 1)]
     _, value_end = _DECODER.raw_decode(text, key_end + len(colon))
     after = _AFTER_COMMA.match(text, value_end)
-    comma = "," + (after[1] if after and indent is None else " ")
-    return Style(indent, newline, comma, ": " if "\n" in colon else colon, ascii_only)
+    colon = ": " if "\n" in colon else colon
+    # in a text of several lines, or of one member, the blank after a colon tells of the one after a comma
+    comma = "," + (after[1] if after and indent is None else colon.partition(":")[2])
+    return Style(indent, newline, comma, colon, ascii_only)
 
 
 def _same(old: Any, new: Any) -> bool:

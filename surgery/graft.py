@@ -58,7 +58,7 @@ def graft(
         return draft.refusing(problems)
     for pattern in patterns:
         if not any(matches(pattern, name) for name in source.tensors):
-            found, remedy = f"{pattern!r} matches no tensor", "Give whole tensor names, or re: patterns"
+            found, remedy = f"'{pattern}' matches no tensor", "Give whole tensor names, or re: patterns"
             problems.append(Problem("pattern-unmatched", found, str(source.root), remedy=remedy))
     taken = {name: ref for name, ref in source.tensors.items() if first_match(patterns, name) is not None}
     problems += (bound or Bound()).problems(taken.values())

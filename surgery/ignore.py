@@ -34,7 +34,7 @@ def remove_ignore(draft: Draft, entries: Sequence[str]) -> Draft:
     absent = [entry for entry in entries if entry not in before]
     if absent:
         remedy = "`ckpt ignore SRC show` lists the entries"
-        problems = [Problem("entry-absent", f"no entry {entry!r}", CONFIG, remedy=remedy) for entry in absent]
+        problems = [Problem("entry-absent", f"no entry '{entry}'", CONFIG, remedy=remedy) for entry in absent]
         return draft.refusing([*unsupported(draft), *problems])
     kept = [entry for entry in before if entry not in entries]
     return _edited(draft, kept, known=_contradictions(draft, before))
@@ -93,10 +93,10 @@ def _problems(found: _Contradictions) -> list[Problem]:
     for folded in fold((module, (code, blamed)) for (code, module), blamed in found.items()):
         code, blamed = folded.state
         if code == "ignore-covers-packed":
-            text = f"is packed, but {blamed!r} would have engines look for a dense weight"
+            text = f"is packed, but '{blamed}' would have engines look for a dense weight"
             remedy = "Narrow the entry"
         else:
-            text = f"is dense, but target {blamed!r} would have engines look for packed weights"
+            text = f"is dense, but target '{blamed}' would have engines look for packed weights"
             remedy = "Keep an entry that covers it; `ckpt ignore SRC derive` computes the list"
         problems.append(Problem(code, text, CONFIG, folded.pattern, remedy=remedy))
     return problems

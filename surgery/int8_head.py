@@ -71,7 +71,7 @@ def _target_problems(draft: Draft) -> Iterator[Problem]:
     for group, target in targets_of(draft):
         place = f"config_groups.{group}"
         if pattern_problems([target]):
-            yield Problem("pattern-invalid", f"{place}: target {target!r} is no regular expression", CONFIG)
+            yield Problem("pattern-invalid", f"{place}: target '{target}' is no regular expression", CONFIG)
         elif target != LINEAR and matches(target, HEAD):
-            found = f"{place} targets the head already ({target!r})"
+            found = f"{place} targets the head already ('{target}')"
             yield Problem("head-targeted", found, CONFIG, remedy="Narrow that target, or remove its group")

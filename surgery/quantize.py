@@ -85,7 +85,7 @@ def _unused_targets(groups: Sequence[Group], used: set[tuple[Group, str]]) -> It
     for group in groups:
         for target in group.targets:
             if (group, target) not in used:
-                found = f"target {target!r} selects no module that --ignore and earlier targets leave"
+                found = f"target '{target}' selects no module that --ignore and earlier targets leave"
                 remedy = "Names are module names without .weight; `ckpt inspect` lists them"
                 yield Problem("target-unmatched", found, remedy=remedy)
 

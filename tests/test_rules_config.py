@@ -15,6 +15,7 @@ from building import Entries, found, pack, without, write_checkpoint
 from qwen import IGNORE, LAYER, SOUND, group
 
 from checkpoint import Checkpoint, survey
+from verify.case import Case
 from verify.run import judge
 
 Build = dict[str, Checkpoint]
@@ -250,3 +251,34 @@ def test_packed_head_with_too_few_rows_is_found(builds: Build) -> None:
     document = qwen.config(*IGNORE, MTP, **HEAD)
     document["text_config"]["vocab_size"] = 96
     assert rules(builds["head"], document, "vllm", severity="error") == ["L01"]
+
+
+TIED = {
+    "targets": ["Linear"],
+    "format": "pack-quantized",
+    "weights": {"num_bits": 4, "strategy": "group", "group_size": 64},
+}
+
+
+@pytest.mark.parametrize(
+    "ignore, expected",
+    [([], ["C20"]), (["lm_head"], []), (["re:.*lm_head$"], [])],
+    ids=["open", "by name", "by pattern"],
+)
+def test_a_tied_head_must_be_ignored_where_linear_is_targeted(
+    tmp_path: Path, ignore: list[str], expected: list[str]
+) -> None:
+    """transformers 5.17 builds the tied head as a Linear, packs it, and then fails to tie its missing weight."""
+    entries = {"model.embed_tokens.weight": ("BF16", (128, 64), None), "model.norm.weight": ("BF16", (64,), None)}
+    quantization = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+    }
+    document = {
+        "model_type": "llama",
+        "tie_word_embeddings": True,
+        "quantization_config": {**quantization, "config_groups": {"group_0": TIED}, "ignore": ignore},
+    }
+    write_checkpoint(tmp_path, entries, config=document)
+    assert found(judge(Case(survey(tmp_path)), only=("C12", "C20"))) == expected

@@ -160,8 +160,10 @@ def test_experts_both_fused_and_one_by_one(tmp_path: Path, moe: Entries, moe_con
 def test_some_layers_fused_others_packed(tmp_path: Path, moe_config: dict[str, object], qwen_moe_base: Path) -> None:
     mixed = pack(entries_of(qwen_moe_base), lambda m: is_body_expert(m) and not m.startswith(QWEN + "2."))
     report = judged(tmp_path, mixed, moe_config, qwen_moe_base)
-    assert [(f.rule, f.place, f.engines) for f in report.findings] == [("I06", QWEN + "2.mlp.experts", ("sglang",))]
-    assert verify(tmp_path, base=qwen_moe_base, only=CAUSES, engines=["vllm"]).findings == ()
+    assert [(f.rule, f.place, f.engines) for f in report.findings] == [
+        ("I06", QWEN + "2.mlp.experts", ("sglang", "vllm"))
+    ]
+    assert verify(tmp_path, base=qwen_moe_base, only=CAUSES, engines=["transformers"]).findings == ()
 
 
 def test_fused_names_for_packed_experts(tmp_path: Path, moe_config: dict[str, object], qwen_moe_base: Path) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 QUANTIZABLE = frozenset({"linear", "expert", "router", "head", "embedding"})
 EXPERT = re.compile(r"(?P<owner>.+\.experts)\.(?:\d+\.)?\w+")
+HEAD = "lm_head"
 ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
 
 
@@ -27,8 +28,18 @@ class Slot(NamedTuple):
 
 
 def slots(case: Case) -> tuple[Slot, ...]:
-    """Every stored module that some engine builds as a linear layer, as experts or as an embedding."""
-    return tuple(_slots(case))
+    """Every module that some engine builds as a linear layer, as experts or as an embedding.
+
+    All are stored, except that a head tied to the embedding has no tensor: transformers builds it as a Linear all the
+    same, packs it where a target covers it, and then finds no weight to tie (seen with 5.17: AttributeError).
+    """
+    return (*_slots(case), *_tied_head(case))
+
+
+def _tied_head(case: Case) -> Iterator[Slot]:
+    tied = case.spec.tied if case.spec else case.config.get("tie_word_embeddings") is True
+    if tied and HEAD not in case.modules:
+        yield Slot(HEAD, "head", None, packed=False)
 
 
 def _slots(case: Case) -> Iterator[Slot]:

@@ -203,7 +203,9 @@ def _names_something(case: Case, entry: str) -> bool:
     wanted = case.inventory.weights if case.inventory else {}
     spellings = (layer for resolved in case.resolved for layer in {one.layer for one in resolved})
     fused = (f"{slot.owner}.0.gate_proj" for slot in case.slots if slot.owner)
-    return any(entries.first(name) for names in (case.modules, wanted, fused, spellings) for name in names)
+    unstored = (slot.name for slot in case.slots if slot.name not in case.modules)
+    named = (case.modules, wanted, fused, unstored, spellings)
+    return any(entries.first(name) for names in named for name in names)
 
 
 @rule(

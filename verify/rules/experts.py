@@ -35,15 +35,15 @@ def experts_twice(case: Case) -> Iterable[Hit]:
 @rule(
     "I06",
     "not some layers fused and dense, others packed one by one",
-    engines=("sglang",),
-    evidence="sglang: once a fused name is seen, only fused names are mapped",
+    engines=("sglang", "vllm"),
+    evidence="sglang: once a fused name is seen, only fused names are mapped; vLLM 0.24's loader, seen on a CPU",
 )
 def mixed_layouts(case: Case) -> Iterable[Hit]:
     owners = {layout: {o for o in found if not is_draft(case, o)} for layout, found in _owners(case).items()}
     fused = owners["fused"] - owners["packed"]
     if fused and owners["packed"]:
         found = f"fused and dense, while {folded(sorted(owners['packed']))} is packed one by one"
-        consequence = "SGLang skips the packed experts without a word"
+        consequence = "the packed experts are skipped without a word"
         place = folded(sorted(fused))
         yield Hit(place, found, consequence, "Store the dense experts one by one, too", count=len(fused))
 

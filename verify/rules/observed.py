@@ -78,7 +78,7 @@ def marlin_scales(case: Case) -> Iterable[Hit]:
         yield Hit(folded(wrong), found, consequence, remedy, engines=concerns, count=len(wrong))
     elif case.tp is None and (bad := [n for n in RANKS if any(_is_permuted(one, n) for one in experts)]):
         ranks_text = ", ".join(map(str, bad))
-        case.notes.fact(f"vLLM 0.24.0 is silently wrong on {ranks_text} tensor-parallel ranks (vllm#50196)")
+        case.notes.fact(f"vLLM 0.24.0 would be silently wrong at --tensor-parallel-size {ranks_text} (vllm#50196)")
 
 
 def _is_permuted(experts: Experts, ranks: int) -> bool:
