@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckpt.options import base_option, examples, require_torch, source_argument, writing_from, writing_options
+from ckpt.options import (
+    any_lineage_option,
+    base_option,
+    examples,
+    require_torch,
+    source_argument,
+    writing_from,
+    writing_options,
+)
 from ckpt.writing import carry_out
 
 if TYPE_CHECKING:
@@ -28,7 +36,7 @@ EXAMPLES = examples(
 @click.option("--int8-head", is_flag=True, help="Pack lm_head to INT8 g128 too.")
 @click.option("--restore", multiple=True, help="Tensors to put back though no rounding explains the difference.")
 @click.option("--keep", multiple=True, help="Tensors whose difference is meant. Names or re:PATTERN, may be repeated.")
-@click.option("--any-lineage", is_flag=True, help="Go on though SRC does not seem to descend from the base.")
+@any_lineage_option
 @click.option("--maths", type=click.Choice(["fp32", "eager"]), default="fp32", show_default=True)
 @writing_options
 def command(src: Path, base: Path, **options: Any) -> None:
@@ -42,15 +50,17 @@ def command(src: Path, base: Path, **options: Any) -> None:
     writing = writing_from(options)
     if int8:
         require_torch("fixup --int8-head")
-    from checkpoint import Draft, open_checkpoint
+    from checkpoint import Draft, Refused, open_checkpoint
     from surgery import Scheme, fixup, keep_dense, lineage_problems
 
     origin, source = open_checkpoint(src), open_checkpoint(base)
     problems = [] if any_lineage else lineage_problems(origin, source)
+    if problems:  # against the wrong base everything differs, which would bury the reason
+        raise Refused(problems)
     differences = keep_dense(_compare(origin, source, writing.output), keep)
     head = Scheme(8, 128) if int8 else None
     draft = fixup(Draft.of(origin), source, differences, restore=restore, head=head, maths=maths)
-    carry_out(draft.refusing(problems), writing, base=source)
+    carry_out(draft, writing, base=source)
 
 
 def _compare(origin: Checkpoint, base: Checkpoint, output: Output) -> list[Difference]:

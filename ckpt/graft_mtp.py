@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ckpt.options import base_option, examples, source_argument, writing_from, writing_options
+from ckpt.options import any_lineage_option, base_option, examples, source_argument, writing_from, writing_options
 from ckpt.writing import carry_out
 
 EXAMPLES = examples(
@@ -20,7 +20,7 @@ EXAMPLES = examples(
 @click.command("graft-mtp", epilog=EXAMPLES)
 @source_argument
 @base_option(required=True)
-@click.option("--any-lineage", is_flag=True, help="Take the head though SRC does not seem to descend from the base.")
+@any_lineage_option
 @writing_options
 def command(src: Path, base: Path, any_lineage: bool, **options: Any) -> None:
     """Put the MTP head of the base into SRC, byte for byte, and make index, config and ignore list agree.

@@ -36,6 +36,11 @@ def base_option(*, required: bool) -> Callable[[F], F]:
     return click.option("--base", type=FOLDER, required=required, help=text)
 
 
+def any_lineage_option(command: F) -> F:
+    text = "Go on though SRC does not seem to descend from the base."
+    return click.option("--any-lineage", is_flag=True, help=text)(command)
+
+
 def output_options(command: F) -> F:
     """`--json` and `--quiet`, handed to the command as `output`."""
     command = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from checkpoint.folding import fold, unfold
@@ -40,7 +41,8 @@ def derive_ignore(dense: Iterable[str], packed: Iterable[str]) -> list[str]:
     entries, left = _cover_kinds(pure, packed_of)
     rest = [name for kind, names in dense_of.items() if kind in packed_of or kind in left for name in names]
     entries += _cover_names(rest, packed_of)
-    return [spelling for entry in entries for spelling in (MTP_ENTRIES if entry == MTP_ENTRIES[1] else (entry,))]
+    spelled = (MTP_ENTRIES if entry == MTP_ENTRIES[1] else (entry,) for entry in entries)
+    return list(dict.fromkeys(chain.from_iterable(spelled)))
 
 
 def _by_kind(names: Iterable[str]) -> dict[str, list[str]]:
@@ -62,7 +64,8 @@ def _cover_kinds(weights: dict[str, int], packed_kinds: Iterable[str]) -> tuple[
     safe = {entry: kinds for entry, kinds in covers.items() if not entry.covers_any(hostile)}
     chosen, left = [], set(weights)
     while coverable := [entry for entry, kinds in safe.items() if kinds & left]:
-        best = max(coverable, key=lambda entry: (sum(weights[kind] for kind in safe[entry] & left), -len(entry.text)))
+        # of equals the first, which is the shortest spelling of its kind
+        best = max(coverable, key=lambda entry: sum(weights[kind] for kind in safe[entry] & left))
         chosen.append(best.text)
         left = {kind for kind in left if not best.covers_any(f"{kind}\n")}
     return chosen, left
@@ -127,12 +130,13 @@ def _numbered(parts: list[str], packed_of: dict[str, list[str]]) -> str | None:
     All numbers but the first are left open if that does no harm: `experts\.\d+` rather than 256 numbers.
     """
     own = _own_parts(parts)
+    starts = ("re:.*", r"re:.*model\.") if len(own) < len(parts) else ("re:.*",)
     numbers = [i for i, part in enumerate(own) if part.startswith("{") or part.isdecimal()]
     kind = ".".join("#" if i in numbers else part for i, part in enumerate(own))
     near = [name for k, names in packed_of.items() if k.endswith(kind) or 0 in numbers for name in names]
     for opened in (numbers[1:], []):
         pattern = r"\.".join(_NUMBER if i in opened else _one_of(unfold(part)) for i, part in enumerate(own))
-        for start in ("re:.*", r"re:.*model\."):
+        for start in starts:
             entry = f"{start}{pattern}$"
             if not any(matches(entry, name) for name in near):
                 return entry

@@ -9,6 +9,7 @@ from checkpoint import Checkpoint, Problem, TensorRef, split_name
 from checkpoint.draft import Draft, Source, Stored
 from checkpoint.families import find_family
 from checkpoint.files import is_plain_name
+from checkpoint.folder import SHARD_SUFFIX
 from checkpoint.folding import fold
 from checkpoint.modules import PACKED_SUFFIXES
 from checkpoint.patterns import first_match, matches, pattern_problems
@@ -40,16 +41,11 @@ class Bound:
 
 
 def graft(
-    draft: Draft,
-    source: Checkpoint,
-    patterns: Iterable[str],
-    *,
-    bound: Bound | None = None,
-    shard: str = GRAFT_SHARD,
+    draft: Draft, source: Checkpoint, patterns: Iterable[str], *, bound: Bound | None = None, shard: str | None = None
 ) -> Draft:
     """Take the tensors of `source` whose names match `patterns` (whole names, or `re:` regular expressions).
 
-    A tensor that the draft has under that name is replaced where it stands; others go to `shard`, a new one. Shapes
+    A tensor that the draft has under that name is replaced where it stands; others go to `shard` (model-graft). Shapes
     must agree. Dense linear modules that are new to a packed export join its ignore list.
     """
     patterns = tuple(patterns)
@@ -66,7 +62,7 @@ def graft(
     problems += twofold_problems(draft, taken)
     if problems:
         return draft.refusing(problems)
-    grafted = ignoring_new(place(draft, taken, shard), draft)
+    grafted = ignoring_new(place(draft, taken, shard or GRAFT_SHARD), draft)
     total = sum(ref.nbytes for ref in taken.values())
     return grafted.noting("graft", f"{len(taken):,} tensors, {total:,} bytes, from {source.root}")
 
@@ -80,13 +76,16 @@ def place(draft: Draft, taken: Mapping[str, TensorRef], shard: str) -> Draft:
 
 
 def free_label(draft: Draft, wanted: str) -> str:
-    """`wanted`, with a number where a file of that name lies unindexed in the origin. Raises ValueError for a path."""
-    if not is_plain_name(wanted):
-        raise ValueError(f"{wanted!r} is no plain file name")
-    stem, number, label = wanted.removesuffix(".safetensors"), 1, wanted
+    """`wanted`, with a number where a file of that name lies unindexed in the origin.
+
+    Raises ValueError for what is no name of a shard.
+    """
+    if not is_plain_name(wanted) or not wanted.endswith(SHARD_SUFFIX):
+        raise ValueError(f"{wanted!r} is no plain file name that ends in {SHARD_SUFFIX}")
+    stem, number, label = wanted.removesuffix(SHARD_SUFFIX), 1, wanted
     while label in draft.origin.strays:
         number += 1
-        label = f"{stem}-{number}.safetensors"
+        label = f"{stem}-{number}{SHARD_SUFFIX}"
     return label
 
 

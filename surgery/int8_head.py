@@ -12,13 +12,11 @@ from checkpoint.patterns import matches, pattern_problems
 from surgery.graft import place
 from surgery.packable import head_problems, matrix_problems, tied_problems
 from surgery.quantization_config import invalid_entries, targets_of, unsupported, with_group, without_cover
-from surgery.scheme import Group, Maths, Scheme
-from surgery.selection import HEAD, LINEAR
+from surgery.scheme import HEAD, HEAD_TARGET, Group, Maths, Scheme
+from surgery.selection import LINEAR
 from surgery.work import PackRows
 
 HEAD_SHARD = "model-head.safetensors"
-HEAD_TARGET = "re:.*lm_head$"
-"""The one spelling that vLLM's main model and draft, SGLang and transformers all resolve to the head."""
 
 _WEIGHT = f"{HEAD}.weight"
 

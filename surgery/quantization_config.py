@@ -82,7 +82,8 @@ def unsupported(draft: Draft) -> list[Problem]:
     config = current(draft)
     if config is None:
         remedy = "Quantize the body first: ckpt quantize"
-        return [Problem("not-quantized", f"no {KEY}", CONFIG, remedy=remedy)]
+        # beside an earlier refusal this may be its consequence alone; such a draft is never written
+        return [] if draft.problems else [Problem("not-quantized", f"no {KEY}", CONFIG, remedy=remedy)]
     problems = []
     for key, expected in (("quant_method", "compressed-tensors"), ("format", "pack-quantized")):
         if config.get(key) != expected:
@@ -127,14 +128,21 @@ def with_quantization(draft: Draft, config: Mapping[str, Any]) -> Draft:
 
 
 def with_ignore(draft: Draft, entries: Iterable[str]) -> Draft:
-    """The draft whose ignore list is `entries`, each once."""
-    config = current(draft) or {}
+    """The draft whose ignore list is `entries`, each once; unchanged where it is not quantized."""
+    config = current(draft)
+    if config is None:
+        return draft
     return with_quantization(draft, {**config, "ignore": list(dict.fromkeys(entries))})
 
 
 def with_group(draft: Draft, group: Group) -> Draft:
-    """The draft with one more config group, `group_N` behind the last; groups without a format are given theirs."""
-    config = current(draft) or {}
+    """The draft with one more config group, `group_N` behind the last; groups without a format are given theirs.
+
+    Unchanged where it is not quantized.
+    """
+    config = current(draft)
+    if config is None:
+        return draft
     groups = {name: _with_format(entry) for name, entry in config["config_groups"].items()}
     number = len(groups)
     while f"group_{number}" in groups:

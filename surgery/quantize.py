@@ -15,8 +15,8 @@ from checkpoint.patterns import first_match, pattern_problems
 from surgery.ignore import complete_ignore
 from surgery.packable import head_problems, matrix_problems, tied_problems
 from surgery.quantization_config import KEY, new_config, quantized_by, with_quantization
-from surgery.scheme import Group, Maths
-from surgery.selection import HEAD, LINEAR, Candidate, block_of, candidates, choose, packed_modules
+from surgery.scheme import HEAD, Group, Maths
+from surgery.selection import LINEAR, Candidate, block_of, candidates, choose, packed_modules
 from surgery.work import PackRows
 
 Chosen = dict[str, tuple[Candidate, Group]]

@@ -60,7 +60,7 @@ def largest_difference(before: Floats, after: Floats) -> float:
     with np.errstate(invalid="ignore"):
         difference = np.abs(after - before)
     same = (before == after) | (np.isnan(before) & np.isnan(after))
-    return float(np.where(same, 0.0, np.nan_to_num(difference, nan=np.inf)).max(initial=0.0))
+    return float(np.where(same, 0.0, np.nan_to_num(difference, nan=np.inf, posinf=np.inf)).max(initial=0.0))
 
 
 def floats(raw: bytes, dtype: str) -> Floats:

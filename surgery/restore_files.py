@@ -31,7 +31,7 @@ def restore_files(draft: Draft, base: Checkpoint) -> Draft:
 
     A tokenizer or processor file that only the export has is removed, since loaders would prefer or merge it.
     """
-    problems = list(_base_problems(base))
+    problems = [*_base_problems(base), *_misplaced(draft)]
     if problems or base.config_document is None:
         return draft.refusing(problems)
     taken = {name: path for name, path in base.side_files.items() if _is_taken(name, draft)}
@@ -51,6 +51,14 @@ def _base_problems(base: Checkpoint) -> Iterator[Problem]:
     if method is not None:
         found, remedy = f"is quantized itself ({method})", "Give the unquantized base"
         yield Problem("base-quantized", found, str(base.root), remedy=remedy)
+
+
+def _misplaced(draft: Draft) -> Iterator[Problem]:
+    """A quantization that the base's text would take the place of: it is moved along from the top level only."""
+    method = quantized_by(draft.config.value)
+    if method is not None and current(draft) is None:
+        found = f"states its quantization ({method}) elsewhere than in {KEY} at the top level"
+        yield Problem("quantization-misplaced", found, CONFIG, remedy="Move it there first")
 
 
 def _is_taken(name: str, draft: Draft) -> bool:

@@ -9,6 +9,10 @@ Maths = Literal["eager", "fp32"]
 """Where a quotient is rounded before it becomes an integer: to the weight's dtype first ("eager": compressed-tensors on
 a CPU, and on a GPU up to 0.18), or from 32 bits at once ("fp32": on a GPU from 0.19; the smaller error)."""
 
+HEAD = "lm_head"
+HEAD_TARGET = "re:.*lm_head$"
+"""The one spelling that vLLM's main model and draft, SGLang and transformers all resolve to the head."""
+
 GROUP_SIZES = (32, 64, 128)
 """The group sizes that Marlin kernels take, hence vLLM for experts."""
 
@@ -49,15 +53,16 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Group:
-    """A config group to be: which modules, and how."""
+    """A config group to be: which modules, by name or `re:` pattern, and how."""
 
     targets: tuple[str, ...]
     scheme: Scheme
 
     @property
     def entry(self) -> dict[str, Any]:
+        """The group as config.json has it, the head in the spelling that every engine reads."""
         return {
-            "targets": list(self.targets),
+            "targets": [HEAD_TARGET if target == HEAD else target for target in self.targets],
             "weights": self.scheme.arguments,
             "input_activations": None,
             "output_activations": None,

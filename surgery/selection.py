@@ -9,9 +9,8 @@ from checkpoint import TensorRef, dtypes, split_name
 from checkpoint.draft import Draft, Stored
 from checkpoint.families import Family, FusedSplit, find_family
 from checkpoint.patterns import first_match
-from surgery.scheme import Group
+from surgery.scheme import HEAD, Group
 
-HEAD = "lm_head"
 LINEAR = "Linear"
 """The one class name that targets may use; what it covers is the family's knowledge."""
 

@@ -102,4 +102,5 @@ class PackRows:
 def _bytes(tensor: torch.Tensor) -> memoryview:
     import torch
 
-    return tensor.contiguous().view(torch.uint8).reshape(-1).numpy().data
+    # flat first: a [W, 1] transpose passes for contiguous with a last stride that no view as bytes can have
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

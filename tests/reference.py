@@ -22,7 +22,9 @@ def rounded(values: Array, dtype: torch.dtype) -> Array:
     return array
 
 
-def packed(weight: torch.Tensor, bits: int, group_size: int | None, *, symmetric: bool = True) -> dict[str, torch.Tensor]:
+def packed(
+    weight: torch.Tensor, bits: int, group_size: int | None, *, symmetric: bool = True
+) -> dict[str, torch.Tensor]:
     """The parts of `weight` [R, C] by suffix, the quotient taken in 32 bits ("fp32" maths)."""
     dtype, (rows, columns) = weight.dtype, weight.shape
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1

@@ -68,7 +68,7 @@ def test_an_edit_changes_its_place_and_nothing_else(changes: dict[str, Any], old
         ('{"a": 1, "b": 2}', {"b": 2}, '{"b": 2}'),
         ('{"a": 1, "b": 2}', {"b": 2, "a": 1}, '{"b": 2, "a": 1}'),
         ('{"a": 1}', {"a": 1, "b": 2}, '{"a": 1, "b": 2}'),
-        ('{"a":1}', {"a": 1, "b": {"c": 2}}, '{"a":1, "b":{"c": 2}}'),
+        ('{"a":1}', {"a": 1, "b": {"c": 2}}, '{"a":1,"b":{"c":2}}'),
         ('{ "a" : 1 , "b" : 2 }', {"a": 1, "b": 3}, '{ "a" : 1 , "b" : 3 }'),
         ("{}", {"a": 1}, '{\n  "a": 1\n}'),
         ('{"a": 1}\n', {}, "{}\n"),
@@ -120,8 +120,8 @@ def test_a_repeated_key_is_refused_wherever_it_is(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b'{"a": ":"}', b'{"a:b": "c:d"}', b'{"a": {"a": {"a": 1}}}', b'[{"a": 1}, {"a": 1}]'[0:0] + b'{"x": [{"a": 1}, {"a": 1}]}']
-)  # fmt: skip
+    "raw", [b'{"a": ":"}', b'{"a:b": "c:d"}', b'{"a": {"a": {"a": 1}}}', b'{"x": [{"a": 1}, {"a": 1}]}']
+)
 def test_colons_and_equal_keys_of_several_objects_are_no_repetition(raw: bytes) -> None:
     assert parse_json(raw, "config.json") == json.loads(raw)
 
@@ -207,7 +207,7 @@ def exactly(value: Any) -> str:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_an_edited_text_says_the_new_value(data: st.DataObject) -> None:
     text, old = data.draw(laid_out())
     new = data.draw(changed(old))
@@ -215,14 +215,14 @@ def test_an_edited_text_says_the_new_value(data: st.DataObject) -> None:
 
 
 @given(laid_out())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_an_unchanged_value_leaves_the_text_as_it_is(case: tuple[str, dict[str, Any]]) -> None:
     text, value = case
     assert edit_json(text, value) == text
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_to_edit_twice_is_to_edit_once(data: st.DataObject) -> None:
     text, old = data.draw(laid_out())
     new = data.draw(changed(old))
@@ -231,7 +231,7 @@ def test_to_edit_twice_is_to_edit_once(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_members_that_stay_keep_their_bytes(data: st.DataObject) -> None:
     old = data.draw(objects)
     members = {key: data.draw(spelt(key)) + ":" + data.draw(spelt(value)) for key, value in old.items()}
@@ -244,10 +244,10 @@ def test_members_that_stay_keep_their_bytes(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_one_tool_wrote_still_looks_as_if_it_had(data: st.DataObject) -> None:
     old = data.draw(objects.filter(bool))
-    indent = data.draw(st.sampled_from([2, 4, "\t"]))
+    indent: Any = data.draw(st.sampled_from([2, 4, "\t"]))
     new = data.draw(changed(old))
     text = edit_json(json.dumps(old, indent=indent, ensure_ascii=True) + "\n", new)
     assert text == json.dumps(new, indent=indent, ensure_ascii=True) + "\n"

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("llmcompressor")
 
+from building import write_checkpoint  # noqa: E402
 from reference import packed, unpacked  # noqa: E402
 from writing import State, assert_same_bits, change, config_of, tensors, written  # noqa: E402
 
@@ -117,6 +118,23 @@ def test_compressed_tensors_decodes_what_was_written_to_the_same_weights_as_the_
         parts = _parts(built.fp32, module)
         decoded = PackedQuantizationCompressor.decompress(parts, scheme)["weight"]
         assert_same_bits({module: decoded}, {module: unpacked(parts, built.scheme.bits, built.scheme.group_size)})
+
+
+@pytest.mark.parametrize("rows, columns", [(3000, 1024), (70, 65_536)])
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+@pytest.mark.parametrize(
+    "scheme", [Scheme(4, 128), Scheme(4, 64, False), Scheme(8, None), Scheme(8, None, False)], ids=str
+)
+def test_a_matrix_of_several_blocks_is_packed_as_if_at_once(
+    scheme: Scheme, dtype: str, rows: int, columns: int, tmp_path: Path
+) -> None:
+    kinds = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+    weight = (torch.randn(rows, columns, generator=torch.Generator().manual_seed(5)) * 0.1).to(kinds[dtype])
+    raw = weight.view(torch.uint8).numpy().tobytes()
+    base = write_checkpoint(tmp_path / "base", {"x.weight": (dtype, (rows, columns), raw)}, {}, shards=1)
+    out = written(base, tmp_path / "out", partial(quantize, groups=[Group(("x",), scheme)]))
+    expected = packed(weight, scheme.bits, scheme.group_size, symmetric=scheme.symmetric)
+    assert_same_bits(_parts(tensors(out), "x"), expected)
 
 
 def test_the_config_says_what_the_tensors_are(awkward_base: Path, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,11 +13,16 @@ from typing import Any
 
 import pytest
 from building import LLAMA, dense_llama, edit_json, found, llama_entries, packed_llama, without, write_checkpoint
+from damaged import exported, reference_error
+from hostile import FORBIDDEN, forged, hostile_checkpoint
+from rich.console import Console
 
 from checkpoint import UnreadableCheckpoint
 from schemas import validate
 from verify import RULES, Finding, Report, load_rules, verify
 from verify.registry import rule
+from verify.reports.terminal import print_lines
+from verify.reports.text import full
 
 ROOT = Path(__file__).parents[1]
 INDEX = "model.safetensors.index.json"
@@ -29,16 +36,76 @@ def faulty(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_finding_is_one_line() -> None:
+def test_a_finding_is_one_line_under_its_subject() -> None:
     finding = Finding("F07", "error", "a.b", "is not there", "it fails", ("vllm", "sglang"), "ckpt graft", 3)
-    line = "E F07 a.b: is not there (3 of them) — it fails [vllm sglang] → ckpt graft"
-    assert next(Report("x", (finding,)).lines()) == line
-    assert next(Report("x", (Finding("F10", "warning", "a", "b"),)).lines()) == "W F10 a: b"
+    heading, line, *_ = Report("x", (finding,)).lines()
+    assert heading == "files and index"
+    assert line == "  E F07 a.b: is not there (3 of them) — it fails [vllm sglang]"
+    assert list(Report("x", (Finding("F10", "warning", "a", "b"),)).lines())[1] == "  W F10 a: b"
 
 
-def test_names_cannot_drive_the_terminal() -> None:
-    report = Report("x", (Finding("F15", "error", "evil\x1b[2J\u202e", "b"),))
-    assert "\\x1b[2J\\u202e" in next(report.lines())
+def test_the_subject_with_the_worst_comes_first() -> None:
+    findings = (
+        Finding("X05", "error", "a", "b"),
+        Finding("F10", "warning", "c", "d"),
+        Finding("X06", "note", "e", "f"),
+    )
+    lines = list(Report("x", findings).lines())
+    assert lines[:5] == ["config and side files", "  E X05 a: b", "  N X06 e: f", "files and index", "  W F10 c: d"]
+
+
+def test_brief_fits_one_screen_and_verbose_says_all() -> None:
+    names = ", ".join(f"layer.{number}.up_proj" for number in range(0, 60, 2))
+    findings = tuple(Finding("I01", "error", names, f"missing, way {number}", count=30) for number in range(40))
+    report = Report("x", findings)
+    assert len(list(report.lines())) < 24
+    assert any("and 28 more: missing, way 0 (30 of them)" in line for line in report.lines())
+    assert "  and 32 errors; all of them with -v" in list(report.lines())
+    everything = [line.plain for line in full(report)]
+    assert sum("layer.58.up_proj" in line for line in everything) == 40
+    assert any("way 39" in line for line in everything)
+
+
+def test_verbose_gives_consequence_evidence_engines_and_remedy() -> None:
+    load_rules()
+    finding = Finding("M01", "error", "mtp.*", "not stored", "0 %", ("vllm",), "ckpt graft-mtp SRC --base BASE")
+    lines = [
+        line.plain.split(None, 1)[1] for line in full(Report("my export", (finding,), base="/base")) if line.indent
+    ]
+    title, *rows = lines
+    assert title == "M01 the MTP head is there and complete if the config declares one"
+    assert rows[:4] == ["mtp.*", "not stored", "0 %", "vllm"]
+    assert rows[4].startswith("z-lab/paroquant#47")
+    assert rows[5] == "ckpt graft-mtp 'my export' --base /base"
+
+
+def test_remedies_can_be_typed_and_each_is_said_once() -> None:
+    remedy = "ckpt restore-files SRC --base BASE"
+    findings = tuple(Finding(rule_id, "error", "a", "b", remedy=remedy) for rule_id in ("X05", "X06", "X05"))
+    lines = list(Report("SRC BASE", findings, base="/b c").lines())
+    assert "  ckpt restore-files 'SRC BASE' --base '/b c'  (X05 X06)" in lines
+    assert not any(line.count("ckpt restore-files") > 1 for line in lines)
+
+
+def test_names_cannot_drive_the_terminal_or_forge_a_line(tmp_path: Path) -> None:
+    for report in (verify(hostile_checkpoint(tmp_path / "a")), verify(forged(tmp_path / "b"))):
+        for lines in (report.lines(), (line.plain for line in full(report))):
+            text = "\n".join(lines)
+            assert not set(text) & set(FORBIDDEN)
+            assert not any(line.strip().startswith("E F01 forged") for line in text.splitlines())
+            assert r"\x1b[2J\x07" in text
+
+
+def test_names_are_no_rich_markup_and_lines_are_wrapped(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=60, color_system="standard")
+    report = verify(hostile_checkpoint(tmp_path / "a"))
+    print_lines(full(report), console)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
+    assert "\x1b[1;31mE I11\x1b[0m" in screen.getvalue()
+    assert not set(shown) & set(FORBIDDEN)
+    assert "[bold red]x[/]" in shown
+    assert max(map(len, shown.splitlines())) <= 60
 
 
 def test_errors_come_first(faulty: Path) -> None:
@@ -52,6 +119,30 @@ def test_strict_turns_warnings_into_failures() -> None:
     assert warning.ok()
     assert not warning.ok(strict=True)
     assert Report("x", (Finding("X04", "note", "a", "b"),)).ok(strict=True)
+
+
+def test_numbers_are_reported_where_asked_for(tmp_path: Path, qwen_moe_base: Path) -> None:
+    export = exported(qwen_moe_base, tmp_path / "export")
+    report = verify(export, base=qwen_moe_base, level="sample", measure=True)
+    assert verify(export, base=qwen_moe_base, level="sample").measurements == ()
+    document = json.loads(json.dumps(report.document()))
+    assert validate(document, "report") == []
+    errors = {one["module"]: one["error"] for one in document["measurements"]}
+    assert len(errors) > 8
+    module = "mtp.layers.0.mlp.experts.0.down_proj"
+    assert errors[module] == pytest.approx(reference_error(export, qwen_moe_base, module), rel=1e-5)
+
+
+def test_round_to_nearest_stays_within_half_a_step(tmp_path: Path, qwen_moe_base: Path) -> None:
+    """Half a step and, since scales are rounded to BF16 and the ends of the grid are cut, a little beyond."""
+    export = exported(qwen_moe_base, tmp_path / "export")
+    report = verify(export, base=qwen_moe_base, level="full", measure=True, only=["N04"])
+    steps = [sum(column) for column in zip(*(one.steps for one in report.measurements), strict=True)]
+    assert sum(steps) == 120 * 256 * 256
+    width = 4 / len(steps)
+    inside = sum(count for number, count in enumerate(steps) if abs((number + 0.5) * width - 2) < 0.5)
+    assert inside / sum(steps) > 0.98
+    assert all(0.03 < one.saturation < 0.08 for one in report.measurements)
 
 
 def test_the_document_satisfies_its_schema(faulty: Path) -> None:
@@ -168,8 +259,11 @@ def test_exit_codes(tmp_path: Path, faulty: Path) -> None:
 
 def test_text_and_json_on_stdout(faulty: Path) -> None:
     text = ckpt(faulty)
-    assert text.stdout.splitlines()[0].startswith("E I01 model.norm.weight: missing; config.json calls for it — ")
-    assert text.stdout.splitlines()[-1].startswith("1 error, 1 warning: ")
+    lines = text.stdout.splitlines()
+    assert lines[0] == "inventory"
+    assert lines[1].startswith("  E I01 model.norm.weight: missing; config.json calls for it — ")
+    assert lines[-1].startswith("1 error, 1 warning: ")
+    assert "evidence " in ckpt(faulty, "-v").stdout
     assert text.stderr == ""
     document = json.loads(ckpt(faulty, "--format", "json").stdout)
     assert validate(document, "report") == []

@@ -41,11 +41,22 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> Build:
         "q": also("3.self_attn.q_proj"),
         "shared": also("shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"),
         "router": also("0.mlp.gate"),
-        "but one": lambda module: qwen.body_experts(module) and ".1.mlp.experts.2." not in module,
         "nothing": lambda module: False,
     }
     folder = tmp_path_factory.mktemp("builds")
-    return {name: qwen.stored(folder / name.replace(" ", "-"), select) for name, select in selections.items()}
+    stored = {name: qwen.stored(folder / name, select) for name, select in selections.items()}
+    return stored | {"but one": one_expert_dense(folder / "but-one")}
+
+
+def one_expert_dense(folder: Path) -> Checkpoint:
+    """Experts of the body packed, but for one of layer 1."""
+    entries = pack(qwen.entries(), qwen.body_experts)
+    for part in ("gate_proj", "up_proj", "down_proj"):
+        module = f"{LAYER}1.mlp.experts.2.{part}"
+        rows, words = entries[f"{module}.weight_packed"][1]
+        entries = without(entries, *(f"{module}.weight_{suffix}" for suffix in ("packed", "scale", "shape")))
+        entries[f"{module}.weight"] = ("BF16", (rows, words * 8), None)
+    return survey(write_checkpoint(folder, entries, qwen.config(*SOUND)))
 
 
 def rules(checkpoint: Checkpoint, document: dict[str, Any], *engines: str, severity: str | None = None) -> list[str]:

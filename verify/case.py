@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from verify.engines import Resolved, Slot
     from verify.groups import GroupTable
     from verify.inventory import Inventory
+    from verify.judging import Judgement
+    from verify.measuring import Measurement
     from verify.mismatches import Mismatches
     from verify.packed import Packed
 
@@ -30,16 +32,21 @@ def silent(what: str, done: int, total: int) -> None:
 
 @dataclass
 class Notes:
-    """What rules learned that is no fault: facts worth a line, and what could not be judged, with the reason."""
+    """What rules learned that is no fault: facts worth a line, numbers, and what could not be judged, and why."""
 
     facts: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    measurements: list[Measurement] = field(default_factory=list)
 
     def fact(self, text: str) -> None:
         self.facts.append(text)
 
     def skip(self, what: str, why: str) -> None:
         self.skipped[what] = why
+
+    def measure(self, measurement: Measurement) -> None:
+        """Keep numbers for a report; rules call it from several threads, in any order."""
+        self.measurements.append(measurement)
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Case:
     tp: int | None = None
     level: Level = "headers"
     schema: str | Mapping[str, Any] | None = None
+    measure: bool = False
     files: Files = field(default_factory=Files, compare=False)
     notes: Notes = field(default_factory=Notes, compare=False)
     progress: Progress = field(default=silent, compare=False)
@@ -141,6 +149,13 @@ class Case:
         from verify.packed import packed_modules
 
         return tuple(packed_modules(self))
+
+    @cached_property
+    def judged(self) -> tuple[Judgement, ...]:
+        """What came of computing packed modules again from the base."""
+        from verify.judging import judge_modules
+
+        return tuple(judge_modules(self))
 
     @cached_property
     def family(self) -> Family | None:

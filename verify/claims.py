@@ -21,6 +21,7 @@ Claims = Mapping[str, tuple[str, ...]]
 DRAFT = "M01"
 LAYER = re.compile(r"(?P<prefix>.*?\b(?:layers|blocks|h)\.)(?P<number>\d+)\.(?P<component>\w+)")
 VISION = re.compile(r"(model\.)?(visual|vision_tower|vision_model)\.")
+NESTED = re.compile(r"\b(language_model|model)\.(?:model\.)?\1\.")
 FUSED_PACKED = re.compile(
     r"(?P<owner>.+\.experts)\.(gate_up|gate|up|down)_proj[._](weight_)?(packed|scale|shape|zero_point)"
 )
@@ -37,6 +38,17 @@ class Place(NamedTuple):
     @property
     def layer(self) -> tuple[str, int]:
         return self.prefix, self.number
+
+
+def nesting(name: str) -> re.Match[str] | None:
+    """Where a prefix stands in the name twice, as in `model.language_model.language_model.layers`."""
+    likely = ".language_model." in name or "model.model." in name
+    return NESTED.search(name) if likely else None
+
+
+def meant(name: str) -> str:
+    """The name without the repetition, by which F15 tells of it."""
+    return NESTED.sub(r"\1.", name) if nesting(name) else name
 
 
 def place_of(name: str) -> Place | None:
@@ -116,7 +128,13 @@ def extra_rule(scene: Scene, name: str) -> str:
         return "I08"
     if place and place in scene.foreign and place.layer in scene.retyped:
         return "I08"
-    return "I04" if expert and expert["owner"] in scene.experts_wanted else "I11"
+    return "I04" if _is_expert(name) and expert and expert["owner"] in scene.experts_wanted else "I11"
+
+
+def _is_expert(name: str) -> bool:
+    """Is it a weight of a single expert, or a part of it packed? What calibration leaves beside one is not."""
+    module, suffix = split_name(name)
+    return suffix not in ("", "weight_g_idx") and EXPERT.fullmatch(module) is not None
 
 
 def claim(case: Case, wanted: Mapping[str, Wanted], missing: list[str], extra: list[str]) -> tuple[Claims, Claims]:

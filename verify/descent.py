@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from checkpoint import Checkpoint, TensorRef, split_name
-from checkpoint.families import Family, FusedSplit, Spec
+from checkpoint.families import Expected, ExpertBlock, Family, FusedSplit, Spec
 
 UNNAMED_SPLITS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 """How every known exporter takes fused experts apart (llmcompressor model_free_ptq); for families without a file."""
@@ -44,9 +44,29 @@ def wanted_from_base(base: Checkpoint, family: Family | None, modules: Container
 
 
 def wanted_from_spec(spec: Spec, modules: Container[str]) -> dict[str, Wanted]:
-    """Every tensor that the config calls for, experts in the layout that most of `modules` are in."""
-    expected = spec.tensors(spec.choose_layouts(modules))
+    """Every tensor that the config calls for, the experts of each layer in the layout that they are stored in."""
+    expected = _expected(spec, modules)
     return {name: Wanted(name, one.shape, one.dtypes, one.optional) for name, one in expected.items()}
+
+
+def _expected(spec: Spec, modules: Container[str]) -> dict[str, Expected]:
+    """The layout that most layers use, and that of their own where all experts of a layer are in another."""
+    usual = spec.choose_layouts(modules)
+    expected, stored = spec.tensors(usual), spec.layouts_in(modules)
+    unusual = [b for b in spec.experts if len(stored[b.owner]) == 1 and stored[b.owner][0] != usual[b.scope]]
+    layouts = {(block.scope, stored[block.owner][0]) for block in unusual}
+    all_in = {(scope, layout): spec.tensors({**usual, scope: layout}) for scope, layout in layouts}
+    for block in unusual:
+        layout = stored[block.owner][0]
+        others = all_in[block.scope, layout]
+        for name in _tensors_of(block, usual[block.scope], expected):
+            del expected[name]
+        expected |= {name: others[name] for name in _tensors_of(block, layout, others)}
+    return expected
+
+
+def _tensors_of(block: ExpertBlock, layout: str, expected: Container[str]) -> list[str]:
+    return [name if name in expected else f"{name}.weight" for name in block.modules(layout)]
 
 
 def split_pieces(ref: TensorRef, family: Family | None, modules: Container[str]) -> list[TensorRef]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from checkpoint import TensorRef
 from verify.arithmetic import Grid, unpack_rows, values_of
@@ -44,6 +44,13 @@ EXPERT_NUMBER = re.compile(r"(.*\.experts\.)(\d+)\.")
 LAYER_NUMBER = re.compile(r"(.*?\blayers\.)(\d+)\.")
 
 
+class Cause(NamedTuple):
+    """Why a module is wrong, in words; `taken` where it is another weight of the base, rightly packed."""
+
+    text: str
+    taken: bool = False
+
+
 @dataclass
 class Doctor:
     """Finds causes, and counts for how many modules the base was searched."""
@@ -52,16 +59,16 @@ class Doctor:
     searches: int = 0
     lock: Lock = field(default_factory=Lock)
 
-    def suspicion(self, job: Job, rows: tuple[int, int]) -> str | None:
+    def suspicion(self, job: Job, rows: tuple[int, int]) -> Cause | None:
         """A cause that can be told from the module alone."""
         block = read_block(self.case, job, job.origin, *_few(rows))
         error = relative_error(block.values(job.grid), block.weight)
         for cause, undo in UNDOINGS:
             if any(_cures(values, block.weight, error) for values in undo(block, job.grid)):
-                return cause
+                return Cause(cause)
         return None
 
-    def cause(self, job: Job, rows: tuple[int, int]) -> str:
+    def cause(self, job: Job, rows: tuple[int, int]) -> Cause:
         """The likely cause in words; where none is found, whether there is any relation to the weight at all."""
         found = self.suspicion(job, rows)
         if found is not None:
@@ -71,8 +78,8 @@ class Doctor:
         error = relative_error(values, block.weight)
         for cause, origin in self._others(job):
             if _cures(values, read_block(self.case, job, origin, *_few(rows)).weight, error):
-                return cause
-        return _relation(values, block.weight)
+                return Cause(cause, taken=True)
+        return Cause(_relation(values, block.weight))
 
     def _others(self, job: Job) -> Iterator[tuple[str, TensorRef]]:
         """Weights of the base that may have been taken for the right one, the likeliest first."""

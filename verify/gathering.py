@@ -11,8 +11,8 @@ from verify.registry import Hit
 DISTINCT = 8
 """How many differently worded faults of one rule are told apart; the rest is summed up."""
 
-PLACES = 3
-"""How many folded names a place spells out."""
+PLACES = 40
+"""How many folded names a place spells out; a report shows the first of them unless asked for all."""
 
 
 def gather(faults: Iterable[tuple[str, str]], **details: Any) -> Iterator[Hit]:

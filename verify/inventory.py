@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from checkpoint import Module, split_name
+from checkpoint import Module, group_modules, split_name
 from checkpoint.modules import PACKED_SUFFIXES
-from verify.claims import Claims, claim
+from verify.claims import Claims, claim, meant, nesting
 from verify.descent import Wanted, wanted_from_base, wanted_from_spec
 
 if TYPE_CHECKING:
@@ -37,15 +37,18 @@ class Inventory:
 
 def take_inventory(case: Case) -> Inventory | None:
     """The inventory against the base, else against the family's spec; None where there is neither."""
-    modules = case.named_modules
+    named, modules = case.named, case.named_modules
+    if any(map(nesting, named)):
+        named = dict.fromkeys(map(meant, named))
+        modules = group_modules(named)
     if case.base is not None:
         wanted = wanted_from_base(case.base, case.family, modules)
     elif case.spec is not None:
         wanted = wanted_from_spec(case.spec, modules)
     else:
         return None
-    missing = [name for name, one in wanted.items() if not one.optional and not _is_stored(name, case.named, modules)]
-    extra = [name for name in case.checkpoint.tensors if not _is_wanted(name, wanted)]
+    missing = [name for name, one in wanted.items() if not one.optional and not _is_stored(name, named, modules)]
+    extra = [name for name in case.checkpoint.tensors if not _is_wanted(meant(name), wanted)]
     claims = claim(case, wanted, missing, extra) if missing or extra else ({}, {})
     return Inventory("base" if case.base else "config", wanted, *claims)
 

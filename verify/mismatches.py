@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkpoint.patterns import PREFIX
+from verify.claims import is_draft
 from verify.engines import Engine, Resolution, Scope, Slot, ignore_entries, target_groups
 from verify.engines.entries import Entries
 from verify.gathering import folded
@@ -63,13 +64,27 @@ def find_mismatches(case: Case) -> Mismatches:
     if case.quantization is None:
         return {}
     blame = _Blame(case)
-    mixed = _mixed_experts(case.slots)
+    told = _told(case)
+    mixed = _mixed_experts(slot for slot in case.slots if slot.name not in told)
     broken = unbuildable(case)
     claims: dict[str, list[Mismatch]] = defaultdict(list)
     for slot, failures in _failures(case):
+        if slot.name in told:
+            continue
         mismatch = Mismatch(slot, failures, blame.entry(slot, failures))
         claims[_rule(case, mismatch, mixed, broken)].append(mismatch)
     return {rule: tuple(found) for rule, found in claims.items()}
+
+
+def _told(case: Case) -> set[str]:
+    """Modules stored dense and packed at once, and experts stored fused and one by one: T02 and I05 report them."""
+    both = {name for name, module in case.modules.items() if {"weight", "weight_packed"} <= module.tensors.keys()}
+    single = {slot.owner for slot in case.slots if slot.owner and not _is_fused(slot)}
+    return both | {slot.name for slot in case.slots if _is_fused(slot) and slot.owner in single}
+
+
+def _is_fused(slot: Slot) -> bool:
+    return slot.owner is not None and slot.name.rpartition(".")[0] == slot.owner
 
 
 def _failures(case: Case) -> Iterator[tuple[Slot, tuple[Failure, ...]]]:
@@ -82,6 +97,18 @@ def _failures(case: Case) -> Iterator[tuple[Slot, tuple[Failure, ...]]]:
     for slot in case.slots:
         if slot.name in found:
             yield slot, tuple(found[slot.name])
+
+
+def overreaches(case: Case, entry: str, module: str) -> bool:
+    """Does an ignore entry cover `module` only in passing?
+
+    Either it is a regex that dense modules of the main model need, or an exact name of something else, which SGLang
+    looks for at the end of names, too. The draft head is ignored as a whole by intent, and the head by name.
+    """
+    if not entry.startswith(PREFIX):
+        return entry != module
+    entries = Entries([entry])
+    return any(not slot.packed and not is_draft(case, slot.name) and entries.first(slot.name) for slot in case.slots)
 
 
 def unbuildable(case: Case) -> set[str]:
@@ -102,7 +129,8 @@ class TornLayer(NamedTuple):
 
 def torn_layers(case: Case) -> list[TornLayer]:
     """The fused layers, by engine, whose shards are not stored alike."""
-    packed = {slot.name: slot.packed for slot in case.slots if slot.owner is None}
+    told = _told(case)
+    packed = {slot.name: slot.packed for slot in case.slots if slot.owner is None and slot.name not in told}
     torn = []
     for resolved in case.resolved:
         shards: dict[str, list[str]] = defaultdict(list)
@@ -152,7 +180,7 @@ class _Blame:
     def _first(self, entries: Entries, slot: Slot) -> str | None:
         """Fused experts are meant by an entry for the first of them."""
         names = [slot.name]
-        if slot.owner is not None and slot.name.rpartition(".")[0] == slot.owner:
+        if _is_fused(slot):
             names.append(f"{slot.owner}.0.gate_proj")
         return next((found for name in names if (found := entries.first(name))), None)
 
@@ -173,10 +201,17 @@ def _rule(case: Case, mismatch: Mismatch, mixed: set[str], broken: set[str]) -> 
     if mismatch.blamed and mismatch.blamed.startswith(PREFIX):
         return "C11"
     if slot.packed:
-        return "C08"
+        return "C13" if _in_passing(case, mismatch) else "C08"
     if any(one.resolution.scope == "draft" for one in mismatch.failures):
         return "M04" if mismatch.blamed else "M03"
     return "C16" if slot.kind == "vision" else "C07"
+
+
+def _in_passing(case: Case, mismatch: Mismatch) -> bool:
+    ignored = [one.resolution for one in mismatch.failures if one.resolution.ignored]
+    if not ignored or any(one.scope == "draft" for one in ignored):
+        return False
+    return all(one.entry is not None and overreaches(case, one.entry, mismatch.slot.name) for one in ignored)
 
 
 def _head_rule(mismatch: Mismatch) -> str:
@@ -200,15 +235,33 @@ def mismatch_hits(case: Case, rule: str, found: Wording, remedy: Wording, cause:
     for one in case.mismatches.get(rule, ()):
         alike[(cause or found)(one)].append(one)
     for together in alike.values():
+        names = [one.slot.name for one in together]
+        read = readings(case, names)
         failures = [failure for one in together for failure in one.failures]
         yield Hit(
-            folded(one.slot.name for one in together),
-            found(together[0]),
+            folded(names),
+            f"{found(together[0])}; built {read}" if read else found(together[0]),
             _consequence(together),
             remedy(together[0]),
             engines=tuple(dict.fromkeys(failure.engine.label for failure in failures)),
             count=len(together),
         )
+
+
+def readings(case: Case, modules: Iterable[str]) -> str:
+    """What each engine builds of the modules, where engines differ: `built packed in vLLM, dense in transformers`."""
+    built: dict[str, set[str]] = defaultdict(set)
+    for resolved in case.resolved:
+        for module in modules:
+            for scope in resolved.scopes(module):
+                one = (resolved.main if scope == "main" else resolved.draft)[module]
+                built[f"{resolved.engine.title}{SCOPES[scope]}"].add(one.built)
+    ways: dict[str, list[str]] = defaultdict(list)
+    for engine, states in built.items():
+        ways["partly packed" if len(states) > 1 else states.pop()].append(engine)
+    return (
+        ", ".join(f"{how} in {' and '.join(ways[how])}" for how in sorted(ways, reverse=True)) if len(ways) > 1 else ""
+    )
 
 
 def _consequence(together: Iterable[Mismatch]) -> str:

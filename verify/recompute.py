@@ -8,6 +8,7 @@ step, and compensation adds to it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isnan, sqrt
 from typing import TYPE_CHECKING, Literal
@@ -44,7 +45,8 @@ FARTHEST = 0.7
 """A relative error that no grid excuses: unrelated weights have 1 and more."""
 
 Kind = Literal["exact", "near", "mixed", "far", "unscaled"]
-"""`mixed`: exact in some rows only; `unscaled`: a scale that is no positive number, which N01 reports."""
+"""`mixed`: exact in some blocks, or in most rows of one, and not in others;
+`unscaled`: a scale that is no positive number, which N01 reports."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,8 @@ def _fits(module: Packed, grid: Grid, rows: int, columns: int) -> bool:
     return all(part in module.parts and module.parts[part].shape == shape for part, shape in expected.items())
 
 
-def recompute(case: Case, job: Job) -> Verdict:
-    """Compare block by block; all of the module at level `full`, its first rows else."""
+def recompute(case: Case, job: Job, seen: Callable[[Block], None] = lambda block: None) -> Verdict:
+    """Compare block by block; all of the module at level `full`, its first rows else. `seen` is given each block."""
     import numpy as np
 
     modes, exact, error = frozenset(MODES), 0, _Error()
@@ -117,7 +119,9 @@ def recompute(case: Case, job: Job) -> Verdict:
         block = read_block(case, job, job.origin, *rows)
         if not (block.scale > 0).all() or np.isinf(block.scale).any():
             return Verdict(job, "unscaled", frozenset())
-        found = exact_modes(block, job, modes or frozenset(MODES))
+        seen(block)
+        found, partly = exact_modes(block, job, modes or frozenset(MODES))
+        exact += partly
         if found:
             modes &= found
             exact += bool(block.weight.any())
@@ -147,24 +151,32 @@ def read_block(case: Case, job: Job, origin: TensorRef, start: int, end: int) ->
     return Block(weight, packed, scale.reshape(end - start, -1), zeros)
 
 
-def exact_modes(block: Block, job: Job, modes: frozenset[Mode]) -> frozenset[Mode]:
-    """Those of `modes` in which rounding the weight gives exactly what is stored."""
+def exact_modes(block: Block, job: Job, modes: frozenset[Mode]) -> tuple[frozenset[Mode], bool]:
+    """Those of `modes` in which rounding the weight gives exactly what is stored; if none, whether most rows are so.
+
+    Calibration moves the weights of every row, or changes scales: with all scales as rounding gives them, rows are
+    exact together or not at all.
+    """
     import numpy as np
 
+    none: frozenset[Mode] = frozenset()
     if job.module.parts["weight_scale"].dtype != job.origin.dtype:
-        return frozenset()
+        return none, False
     scale, zeros = scales_of(block.weight, job.grid)
     if not np.array_equal(scale, block.scale):
-        return frozenset()
+        return none, False
     if zeros is not None and (block.zeros is None or not np.array_equal(zeros, block.zeros)):
-        return frozenset()
-    found = set()
+        return none, False
+    found, shares = set(), []
+    filled = block.weight.any(axis=1)
     for mode in MODES:
         if mode in modes:
             codes = codes_of(block.weight, scale, zeros, job.grid, mode)
-            if np.array_equal(pack_rows(codes, job.grid.bits), block.packed):
+            rows = (pack_rows(codes, job.grid.bits) == block.packed).all(axis=1)
+            if rows.all():
                 found.add(mode)
-    return frozenset(found)
+            shares.append(int(rows[filled].sum()))
+    return frozenset(found), not found and max(shares) * 2 > int(filled.sum())
 
 
 def relative_error(values: Floats, weight: Floats) -> float:

@@ -33,7 +33,11 @@ Check = Callable[["Case"], Iterable[Hit]]
 
 @dataclass(frozen=True)
 class Rule:
-    """A registered rule. `evidence` names the source function or the public report it rests on."""
+    """A registered rule.
+
+    `evidence` names the source function or the public report it rests on, `versions` the releases in which what
+    happens has changed. `remedy` stands for every hit that has none of its own.
+    """
 
     id: str
     title: str
@@ -43,12 +47,15 @@ class Rule:
     evidence: str
     check: Check
     needs_base: bool = False
+    remedy: str = ""
+    versions: str = ""
 
     def run(self, case: Case) -> Iterator[Finding]:
         for hit in self.check(case):
             severity = hit.severity or self.severity
             engines = self.engines if hit.engines is None else hit.engines
-            yield Finding(self.id, severity, hit.place, hit.found, hit.consequence, engines, hit.remedy, hit.count)
+            remedy = hit.remedy or self.remedy
+            yield Finding(self.id, severity, hit.place, hit.found, hit.consequence, engines, remedy, hit.count)
 
 
 RULES: dict[str, Rule] = {}
@@ -63,13 +70,15 @@ def rule(
     engines: tuple[str, ...] = (),
     evidence: str = "",
     needs_base: bool = False,
+    remedy: str = "",
+    versions: str = "",
 ) -> Callable[[Check], Check]:
     """Register the decorated check under `id`. Raises ValueError where the id is taken."""
 
     def register(check: Check) -> Check:
         if id in RULES:
             raise ValueError(f"rule {id} is registered twice")
-        RULES[id] = Rule(id, title, severity, cost, engines, evidence, check, needs_base)
+        RULES[id] = Rule(id, title, severity, cost, engines, evidence, check, needs_base, remedy, versions)
         return check
 
     return register

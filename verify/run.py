@@ -10,6 +10,7 @@ from checkpoint import Checkpoint, Files, open_checkpoint, survey
 from verify.case import ENGINES, Case, Progress, silent
 from verify.engines import load_engine
 from verify.finding import Finding
+from verify.measuring import natural_order
 from verify.registry import RULES, Level, Rule
 from verify.report import Report, worst_first
 from verify.rules import load_rules
@@ -36,14 +37,16 @@ def verify(
     tp: int | None = None,
     level: Level = "headers",
     only: Collection[str] | None = None,
+    measure: bool = False,
     progress: Progress = silent,
 ) -> Report:
     """Judge `checkpoint` by every rule that applies, against `base` where one is given.
 
     `schema` is a profile's name or a JSON Schema for the layout document; `engines` are names, or `NAME@VERSION`;
-    `only` keeps the rules whose ids are in it or begin with one of it. What is wrong with `checkpoint` is found, not
-    raised; UnreadableCheckpoint is raised where there is none at all or `base` is not sound, UnknownEngine where an
-    engine is none of ours.
+    `only` keeps the rules whose ids are in it or begin with one of it; `measure` keeps the errors of packed weights for
+    the report, where they are compared with a base. What is wrong with `checkpoint` is found, not raised;
+    UnreadableCheckpoint is raised where there is none at all or `base` is not sound, UnknownEngine where an engine is
+    none of ours.
     """
     for engine in engines:
         load_engine(engine)
@@ -55,6 +58,7 @@ def verify(
             tp=tp,
             level=level,
             schema=schema,
+            measure=measure,
             files=files,
             progress=progress,
         )
@@ -76,6 +80,7 @@ def judge(case: Case, only: Collection[str] | None = None) -> Report:
         rules=tuple(rule.id for rule in rules),
         facts=tuple(case.notes.facts),
         skipped=dict(case.notes.skipped),
+        measurements=tuple(sorted(case.notes.measurements, key=natural_order)),
     )
 
 

@@ -49,6 +49,19 @@ class Entries:
         return name in self._position
 
 
+def is_readable(quantization: Mapping[str, Any]) -> bool:
+    """Are the lists of the right types? Of any other an engine makes nonsense or an error; the schema tells of it."""
+    ignore, groups = quantization.get("ignore"), quantization.get("config_groups")
+    if not isinstance(groups, dict) or not (ignore is None or _is_list_of_names(ignore)):
+        return False
+    lists = (group.get("targets") if isinstance(group, dict) else group for group in groups.values())
+    return all(_is_list_of_names(targets) for targets in lists)
+
+
+def _is_list_of_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+
+
 def ignore_entries(quantization: Mapping[str, Any]) -> tuple[str, ...]:
     """The ignore list; what is no string is left to the schema."""
     ignore = quantization.get("ignore")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from verify.engines import sglang, transformers, vllm
 from verify.engines.engine import Engine, Scope
+from verify.engines.entries import is_readable
 from verify.engines.resolution import LoadError, Resolution, Resolved
 from verify.engines.slots import Slot, slots
 
@@ -21,12 +22,12 @@ compressed-tensors' `save_mtp_tensors_to_checkpoint` appends, the second also co
 
 
 def resolve(engine: Engine, case: Case, known: tuple[Slot, ...] | None = None) -> Resolved:
-    """What `engine` builds for every module of `case`; nothing where it has no quantization_config.
+    """What `engine` builds for every module of `case`; nothing where it has no quantization_config, or a malformed one.
 
     `known` spares taking the slots of the case once more for each engine.
     """
     quantization = case.quantization
-    if quantization is None:
+    if quantization is None or not is_readable(quantization):
         return Resolved(engine, {}, {})
     known = slots(case) if known is None else known
     main, errors = _scope(engine, case, "main", quantization, known)

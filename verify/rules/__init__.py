@@ -21,7 +21,9 @@ FILES = (
     "side_files",
     "model_config",
     "content",
+    "draft_content",
     "recomputed",
+    "codes",
     "documents",
 )
 

@@ -8,6 +8,7 @@ from typing import Any
 from checkpoint.patterns import PREFIX, pattern_problems
 from verify.case import Case
 from verify.claims import is_draft
+from verify.descent import EXPERT
 from verify.engines import Resolved, concerned, config_groups, group_targets, ignore_entries
 from verify.engines.entries import Entries, target_groups
 from verify.finding import Severity
@@ -16,7 +17,7 @@ from verify.registry import Hit, rule
 
 METHOD = "compressed-tensors"
 PACKED_FORMAT = "pack-quantized"
-ACTIVATION_FORMATS = frozenset({"naive-quantized", "int-quantized", "float-quantized", "nvfp4-pack-quantized"})
+ACTIVATION_FORMATS = ("naive-quantized", "int-quantized", "float-quantized", "nvfp4-pack-quantized")
 """`is_activation_quantization_format` in vLLM's compressed_tensors/utils.py."""
 DERIVE = "ckpt ignore SRC derive"
 CONFIG = "config.json"
@@ -44,6 +45,7 @@ def group_format(quantization: Mapping[str, Any], group: Mapping[str, Any]) -> A
     "quantization_config is there, once, and says compressed",
     cost="config",
     evidence="vLLM weight_utils.get_quant_config; transformers CompressedTensorsConfig.is_quantization_compressed",
+    remedy="Restore quantization_config from the config.json that the exporter wrote",
 )
 def config_present(case: Case) -> Iterable[Hit]:
     packed = sum(module.packed for module in case.modules.values())
@@ -83,7 +85,14 @@ def _misplaced(case: Case) -> Iterator[Hit]:
         yield Hit(place, "not at the top level", consequence, "Move it to the top level", "warning")
 
 
-@rule("C02", "packed groups are in format pack-quantized", cost="config", evidence="sglang#32736; vLLM get_moe_method")
+@rule(
+    "C02",
+    "packed groups are in format pack-quantized",
+    cost="config",
+    evidence="sglang#32736; vLLM get_moe_method",
+    remedy="Set format to 'pack-quantized'",
+    versions="SGLang takes formats by group for linear layers since 0.5.17",
+)
 def formats(case: Case) -> Iterable[Hit]:
     quantization = case.quantization or {}
     top, used = quantization.get("format"), packed_groups(case)
@@ -114,6 +123,7 @@ def _format_hit(case: Case, place: str, found: str, engines: tuple[str, ...]) ->
     cost="config",
     engines=("vllm", "transformers"),
     evidence="vLLM _quantization_scheme_map_from_config: assert weights.type == FLOAT",
+    remedy="Set format to 'pack-quantized'",
 )
 def activation_formats(case: Case) -> Iterable[Hit]:
     quantization = case.quantization or {}
@@ -132,6 +142,7 @@ def activation_formats(case: Case) -> Iterable[Hit]:
     "every regex reaches its modules under the engine's own names",
     cost="config",
     evidence="llm-compressor#2641; vLLM apply_vllm_mapper translates exact names only",
+    remedy="ckpt ignore SRC derive",
 )
 def regexes(case: Case) -> Iterable[Hit]:
     quantization = case.quantization or {}
@@ -182,7 +193,12 @@ def _engine_names(case: Case, resolved: Resolved, module: str) -> set[str]:
 
 
 @rule(
-    "C12", "every entry names a module", severity="warning", cost="config", evidence="vllm#40252: a stale ignore list"
+    "C12",
+    "every entry names a module",
+    severity="warning",
+    cost="config",
+    evidence="vllm#40252: a stale ignore list",
+    remedy="ckpt ignore SRC remove ENTRY",
 )
 def stale_entries(case: Case) -> Iterable[Hit]:
     for entry in ignore_entries(case.quantization or {}):
@@ -196,9 +212,10 @@ def stale_entries(case: Case) -> Iterable[Hit]:
 def _names_something(case: Case, entry: str) -> bool:
     """Does the entry cover, or name the parent of, a module stored here or known to the family?"""
     if not entry.startswith(PREFIX):
-        known = case.family is not None and case.family.kind(entry) is not None
         inside = f"{entry}."
-        return known or entry in case.modules or any(name.startswith(inside) for name in case.modules)
+        slots = {slot.name for slot in case.slots}
+        known = _is_wanted(case, entry) or entry in case.modules or entry in slots
+        return known or any(name.startswith(inside) for name in case.modules)
     entries = Entries([entry])
     wanted = case.inventory.weights if case.inventory else {}
     spellings = (layer for resolved in case.resolved for layer in {one.layer for one in resolved})
@@ -208,12 +225,22 @@ def _names_something(case: Case, entry: str) -> bool:
     return any(entries.first(name) for names in named for name in names)
 
 
+def _is_wanted(case: Case, module: str) -> bool:
+    """Should the module be stored, by itself or as a part of fused experts?"""
+    if case.inventory is None:
+        return case.family is not None and case.family.kind(module) is not None
+    expert = EXPERT.fullmatch(module)
+    owners = {slot.owner for slot in case.slots}
+    return module in case.inventory.weights or (expert is not None and expert["owner"] in owners)
+
+
 @rule(
     "C18",
     "no sparsity, and a KV cache scheme of 8-bit floats or none",
     cost="config",
     engines=("vllm",),
     evidence="vLLM _parse_sparsity_config, validate_kv_cache_scheme",
+    remedy="Set sparsity_config to {} and kv_cache_scheme to null",
 )
 def sparsity_and_cache(case: Case) -> Iterable[Hit]:
     quantization, concerns = case.quantization or {}, labels(case, "vllm")
@@ -233,6 +260,7 @@ def sparsity_and_cache(case: Case) -> Iterable[Hit]:
     "no two groups have the same target",
     cost="config",
     evidence="one mapping of target to scheme in all engines",
+    remedy="Keep the target in one group",
 )
 def target_twice(case: Case) -> Iterable[Hit]:
     for target, holders in repeated_targets(case).items():

@@ -29,7 +29,13 @@ EXPONENTS = {"BF16": ("uint16", 0x7F80), "F16": ("uint16", 0x7C00), "F32": ("uin
 Fault = tuple[str, str]
 
 
-@rule("T06", "weight_shape holds the shape of the weight", cost="content", evidence="transformers unpacks by it")
+@rule(
+    "T06",
+    "weight_shape holds the shape of the weight",
+    cost="content",
+    evidence="transformers unpacks by it",
+    remedy="ckpt quantize BASE",
+)
 def shape_contents(case: Case) -> Iterable[Hit]:
     modules = [module for module in case.packed if _holds_shape(module)]
     faults = each(case, "shapes", modules, lambda module: _shape_fault(case, module))
@@ -50,7 +56,13 @@ def _shape_fault(case: Case, module: Packed) -> Fault | None:
     return None if stored == expected else (ref.name, f"holds {stored}, the weight is {expected}")
 
 
-@rule("N01", "scales are finite and positive", cost="content", evidence="compressed-tensors#832: only token 0")
+@rule(
+    "N01",
+    "scales are finite and positive",
+    cost="content",
+    evidence="compressed-tensors#832: only token 0",
+    remedy="ckpt quantize BASE",
+)
 def scales(case: Case) -> Iterable[Hit]:
     refs = {m.name: m.parts["weight_scale"] for m in case.packed if "weight_scale" in m.parts}
     chosen = [refs[name] for name in sampled(case, list(refs)) if refs[name].dtype in FLOATS]
@@ -67,7 +79,13 @@ def _scale_fault(raw: Bytes, dtype: str) -> str | None:
     return "a scale is 0" if (values == 0).any() else "a scale is negative" if (values < 0).any() else None
 
 
-@rule("N02", "dense tensors are finite", cost="content", evidence="compressed-tensors#832")
+@rule(
+    "N02",
+    "dense tensors are finite",
+    cost="content",
+    evidence="compressed-tensors#832",
+    remedy="ckpt graft SRC --from BASE --tensors NAME",
+)
 def finite(case: Case) -> Iterable[Hit]:
     refs = _dense(case)
     chosen = [refs[name] for name in sampled(case, list(refs)) if refs[name].dtype in EXPONENTS]
@@ -88,7 +106,13 @@ def _value_fault(case: Case, ref: TensorRef, judge: Callable[[Bytes, str], str |
     return None
 
 
-@rule("N03", "packed weights differ, from each other and within", cost="content", evidence="sglang#35358: dead experts")
+@rule(
+    "N03",
+    "packed weights differ, from each other and within",
+    cost="content",
+    evidence="sglang#35358: dead experts",
+    remedy="ckpt quantize BASE",
+)
 def distinct(case: Case) -> Iterable[Hit]:
     """Where there is a base, N04 compares with it, and constant is right if the base's are."""
     if case.base is not None:
@@ -118,24 +142,39 @@ def _twins(names: Sequence[str], starts: Sequence[bytes], constant: set[str]) ->
     "dense tensors are the base's",
     cost="content",
     needs_base=True,
-    evidence="exporters write norms back rounded",
+    evidence="exporters write norms back rounded (llm-compressor's norm calibration), or cast F32 state",
+    remedy=GRAFT,
 )
 def equal(case: Case) -> Iterable[Hit]:
+    return _compared(case, "dense tensors", draft=False, consequence="the model computes something else")
+
+
+@rule(
+    "M06",
+    "the MTP head is the base's",
+    cost="content",
+    needs_base=True,
+    evidence="an MTP head of another revision, or cast: fewer drafts are accepted",
+    remedy="ckpt graft-mtp SRC --base BASE",
+)
+def draft_equal(case: Case) -> Iterable[Hit]:
+    """Its dense tensors; N04 looks at packed ones."""
+    return _compared(case, "dense tensors of the MTP head", draft=True, consequence="fewer drafts are accepted")
+
+
+def _compared(case: Case, what: str, *, draft: bool, consequence: str) -> Iterator[Hit]:
+    """Dense tensors bit by bit against the base, of the draft head or of all else."""
     wanted = case.inventory.wanted if case.inventory else {}
     pairs = {
         name: (ref, origin)
         for name, ref in _dense(case).items()
-        if name in wanted and (origin := wanted[name].origin) and _alike(ref, origin)
+        if name in wanted and (origin := wanted[name].origin) and _alike(ref, origin) and is_draft(case, name) is draft
     }
     chosen = [pairs[name] for name in sampled(case, list(pairs))]
     faults = [fault for fault in each(case, "base", chosen, lambda pair: _difference(case, *pair)) if fault]
-    draft = {name for name, _ in faults if is_draft(case, name)}
-    body, lost = "the model computes something else", "fewer drafts are accepted"
-    yield from gather((f for f in faults if f[0] not in draft), consequence=body, remedy=GRAFT)
-    remedy = "ckpt graft-mtp SRC --base BASE"
-    yield from gather((f for f in faults if f[0] in draft), consequence=lost, remedy=remedy)
+    yield from gather(faults, consequence=consequence)
     if chosen and not faults:
-        case.notes.fact(f"{len(chosen):,} of {len(pairs):,} dense tensors compared: equal to the base, bit for bit")
+        case.notes.fact(f"{len(chosen):,} of {len(pairs):,} {what} compared: equal to the base, bit for bit")
 
 
 def _alike(ref: TensorRef, origin: TensorRef) -> bool:
@@ -168,7 +207,12 @@ def _how_much(ours: Bytes, theirs: Bytes, dtype: str) -> str:
 
 
 @rule(
-    "N08", "bits behind the last weight of a row are zero", severity="warning", cost="content", evidence="pack_to_int32"
+    "N08",
+    "bits behind the last weight of a row are zero",
+    severity="warning",
+    cost="content",
+    evidence="pack_to_int32",
+    remedy="ckpt quantize BASE",
 )
 def padding(case: Case) -> Iterable[Hit]:
     modules = {m.name: m for m in case.packed if _is_padded(m)}

@@ -22,7 +22,12 @@ class UnknownProfile(CkptError):
     headline = "no such schema"
 
 
-@rule("S01", "the layout is the one asked for", evidence="the schema given with --schema")
+@rule(
+    "S01",
+    "the layout is the one asked for",
+    evidence="the schema given with --schema",
+    remedy="Quantize as the profile says: ckpt quantize BASE --preset NAME",
+)
 def layout_profile(case: Case) -> Iterable[Hit]:
     if case.schema is None:
         return
@@ -33,7 +38,12 @@ def layout_profile(case: Case) -> Iterable[Hit]:
     yield from _hits("layout", validate(layout(case.checkpoint), schema), "not the layout that was asked for")
 
 
-@rule("S02", "the index satisfies its schema", evidence="schemas/index.schema.json")
+@rule(
+    "S02",
+    "the index satisfies its schema",
+    evidence="schemas/index.schema.json",
+    remedy="Write the checkpoint anew with any ckpt operation",
+)
 def index_schema(case: Case) -> Iterable[Hit]:
     if case.checkpoint.index is None:
         return
@@ -43,7 +53,12 @@ def index_schema(case: Case) -> Iterable[Hit]:
     yield from _hits(INDEX, faults, "loaders may refuse the index")
 
 
-@rule("S03", "quantization_config satisfies its schema", evidence="schemas/quantization_config.schema.json")
+@rule(
+    "S03",
+    "quantization_config satisfies its schema",
+    evidence="schemas/quantization_config.schema.json",
+    remedy="Restore quantization_config from the config.json that the exporter wrote",
+)
 def quantization_schema(case: Case) -> Iterable[Hit]:
     if case.quantization is None:
         return

@@ -13,7 +13,12 @@ from verify.registry import Hit, rule
 GARBAGE = "vLLM and SGLang compute with an uninitialised expert, transformers raises"
 
 
-@rule("I04", "experts are numbered without a gap and have all projections", evidence="llm-compressor#2060")
+@rule(
+    "I04",
+    "experts are numbered without a gap and have all projections",
+    evidence="llm-compressor#2060",
+    remedy="ckpt graft SRC --from BASE --tensors NAME, or export again",
+)
 def complete_experts(case: Case) -> Iterable[Hit]:
     inventory = case.inventory
     missing = inventory.missing.get("I04", ()) if inventory else tuple(_gaps(case))
@@ -24,7 +29,12 @@ def complete_experts(case: Case) -> Iterable[Hit]:
     yield from gather(((name, found) for name in extra), consequence="strict loaders refuse the names")
 
 
-@rule("I05", "no layer stores its experts both fused and one by one", evidence="both are loaded, the last wins")
+@rule(
+    "I05",
+    "no layer stores its experts both fused and one by one",
+    evidence="both are loaded, the last wins",
+    remedy="Remove the fused parameters",
+)
 def experts_twice(case: Case) -> Iterable[Hit]:
     owners = _owners(case)
     both = sorted(owners["fused"] & (owners["dense"] | owners["packed"]))
@@ -37,6 +47,7 @@ def experts_twice(case: Case) -> Iterable[Hit]:
     "not some layers fused and dense, others packed one by one",
     engines=("sglang", "vllm"),
     evidence="sglang: once a fused name is seen, only fused names are mapped; vLLM 0.24's loader, seen on a CPU",
+    remedy="Store the dense experts one by one, too",
 )
 def mixed_layouts(case: Case) -> Iterable[Hit]:
     owners = {layout: {o for o in found if not is_draft(case, o)} for layout, found in _owners(case).items()}
@@ -48,7 +59,13 @@ def mixed_layouts(case: Case) -> Iterable[Hit]:
         yield Hit(place, found, consequence, "Store the dense experts one by one, too", count=len(fused))
 
 
-@rule("I07", "experts are not packed under fused names", evidence="transformers#47407")
+@rule(
+    "I07",
+    "experts are not packed under fused names",
+    evidence="transformers#47407",
+    remedy="Export each expert's projections as modules",
+    versions="transformers 5.10 initialises them at random, 5.13.1 mends its own export",
+)
 def fused_packed(case: Case) -> Iterable[Hit]:
     faults = ((name, "packed experts under a fused name") for name in case.named if FUSED_PACKED.fullmatch(name))
     consequence = "no engine knows the name: random experts in transformers, no such parameter in vLLM"
@@ -63,7 +80,7 @@ def _owners(case: Case) -> dict[str, set[str]]:
         owner, _, leaf = name.rpartition(".")
         if match:
             owners["packed" if module.packed else "dense"].add(match["owner"])
-        elif owner.endswith(".experts") and leaf in UNNAMED_SPLITS:
+        elif owner.endswith(".experts") and leaf in UNNAMED_SPLITS and not module.packed:
             owners["fused"].add(owner)
     return owners
 

@@ -22,6 +22,7 @@ SUPPORT = {"vllm": "0.20", "sglang": "0.5.19"}
     "C17",
     "targets assign the head and the experts to their groups in every engine",
     evidence="transformers get_experts_scheme; vLLM calls the head language_model.lm_head, and lm_head in the draft",
+    remedy="Target the head by 're:.*lm_head$'",
 )
 def head_target(case: Case) -> Iterable[Hit]:
     """The head must be reached under all its names, and transformers' guess at the experts' group must be right."""
@@ -62,6 +63,7 @@ def _differs(groups: Mapping[str, object], real: str | None, taken: str | None) 
     "C20",
     "a dense head is ignored, a packed head is not",
     evidence="llm-compressor#1820; compressed-tensors matches nn.Linear",
+    remedy="ckpt ignore SRC add lm_head",
 )
 def head_ignored(case: Case) -> Iterable[Hit]:
     yield from mismatch_hits(case, "C20", lambda one: _listed(case, one), _unlist)
@@ -81,7 +83,12 @@ def _unlist(mismatch: Mismatch) -> str:
     return f"ckpt ignore SRC remove '{entry}'"
 
 
-@rule("L01", "a packed head has one row for each token", evidence="vLLM VocabParallelEmbedding.weight_loader")
+@rule(
+    "L01",
+    "a packed head has one row for each token",
+    evidence="vLLM VocabParallelEmbedding.weight_loader",
+    remedy="ckpt int8-head SRC --base BASE",
+)
 def head_rows(case: Case) -> Iterable[Hit]:
     for name in packed_heads(case):
         packed = case.modules[name].tensors.get("weight_packed")
@@ -100,24 +107,20 @@ def head_rows(case: Case) -> Iterable[Hit]:
 @rule(
     "L02",
     "the engines can read a packed head",
-    severity="note",
     evidence="vllm#37291; sglang#35228, #35358; SGLang get_embed_and_head",
+    remedy="Use a later release, or keep the head dense",
+    versions="a packed head loads since vLLM 0.20 and SGLang 0.5.19",
 )
 def head_support(case: Case) -> Iterable[Hit]:
     cannot = mismatch_hits(case, "L02", lambda one: "stored packed, built dense whatever the config says", _keep_dense)
-    for hit in cannot:
-        yield Hit(hit.place, hit.found, hit.consequence, hit.remedy, severity="error", engines=hit.engines)
+    yield from cannot
     for name in packed_heads(case):
         versions = ", ".join(f"{engine.title} {SUPPORT[engine.name]}" for engine in concerned(case, *SUPPORT))
         if versions:
             case.notes.fact(f"{name} is packed: needs {versions} or later")
-        drafting = [one.engine.label for one in case.resolved if one.engine.name == "sglang" and name in one.draft]
-        if drafting:
-            found = "packed, beside an MTP head"
-            consequence = (
-                "AttributeError expected with speculative decoding: the draft takes lm_head.weight (not tried)"
-            )
-            yield Hit(name, found, consequence, engines=tuple(drafting))
+        if any(one.engine.name == "sglang" and name in one.draft for one in case.resolved):
+            expected = "AttributeError expected, since its draft takes lm_head.weight (read, not tried)"
+            case.notes.fact(f"{name} is packed beside an MTP head: SGLang with speculative decoding, {expected}")
 
 
 def _keep_dense(mismatch: Mismatch) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from checkpoint.dtypes import FLOATS
 from verify.case import Case
 from verify.claims import is_head, is_vision, place_of
+from verify.engines import concerned
 from verify.gathering import folded, gather
 from verify.registry import Hit, rule
 
@@ -26,7 +27,13 @@ LEFTOVERS = (
 )
 
 
-@rule("I01", "every tensor of the model is stored", evidence="vllm default_loader.py: no check for quantized models")
+@rule(
+    "I01",
+    "every tensor of the model is stored",
+    evidence="vllm default_loader.py: no check for quantized models",
+    remedy="ckpt graft SRC --from BASE --tensors NAME",
+    versions="vLLM's enable_weights_track covers quantized modules since 0.32, off by default",
+)
 def missing_tensors(case: Case) -> Iterable[Hit]:
     inventory = case.inventory
     if inventory is None:
@@ -37,7 +44,12 @@ def missing_tensors(case: Case) -> Iterable[Hit]:
     yield from gather(faults, consequence=SILENT, remedy=GRAFT)
 
 
-@rule("I02", "shapes are those of the model", evidence="vllm: column-parallel loaders narrow")
+@rule(
+    "I02",
+    "shapes are those of the model",
+    evidence="vllm: column-parallel loaders narrow",
+    remedy="ckpt graft SRC --from BASE --tensors NAME",
+)
 def shapes(case: Case) -> Iterable[Hit]:
     if case.inventory is None:
         return
@@ -51,7 +63,13 @@ def shapes(case: Case) -> Iterable[Hit]:
     yield from gather(faults, consequence=consequence, remedy=GRAFT)
 
 
-@rule("I03", "dense tensors keep their dtype", severity="warning", evidence="engines cast silently on loading")
+@rule(
+    "I03",
+    "dense tensors keep their dtype",
+    severity="warning",
+    evidence="engines cast silently on loading",
+    remedy="ckpt graft SRC --from BASE --tensors NAME",
+)
 def dtypes(case: Case) -> Iterable[Hit]:
     if case.inventory is None:
         return
@@ -64,7 +82,12 @@ def dtypes(case: Case) -> Iterable[Hit]:
     yield from gather(faults, consequence="the value was rounded, or is not what it seems", remedy=GRAFT)
 
 
-@rule("I08", "layers are those the config counts and types", evidence="vllm builds modules from layer_types")
+@rule(
+    "I08",
+    "layers are those the config counts and types",
+    evidence="vllm builds modules from layer_types",
+    remedy="ckpt restore-files SRC --base BASE",
+)
 def layers(case: Case) -> Iterable[Hit]:
     if case.inventory is None:
         return
@@ -91,7 +114,13 @@ def _layer_fault(missing: set[str], extra: set[str]) -> str:
     return f"{', '.join(sorted(extra))} stored where the config calls for {', '.join(sorted(missing))}"
 
 
-@rule("I09", "the vision tower is there if and only if the config has one", evidence="vllm#48060, llm-compressor#2752")
+@rule(
+    "I09",
+    "the vision tower is there if and only if the config has one",
+    evidence="vllm#48060, llm-compressor#2752; the text-only class read, not run",
+    remedy="ckpt restore-files SRC --base BASE",
+    versions="vLLM has a text-only class since 0.27; before, it builds the vision-language class all the same",
+)
 def vision_tower(case: Case) -> Iterable[Hit]:
     inventory = case.inventory
     missing = inventory.missing.get("I09", ()) if inventory else ()
@@ -100,15 +129,28 @@ def vision_tower(case: Case) -> Iterable[Hit]:
         yield Hit(folded(missing), "missing", "images are read by random weights", GRAFT, count=len(missing))
     if extra:
         yield Hit(folded(extra), "stored, but the model has none", "strict loaders refuse the names", count=len(extra))
-    architectures = case.config.get("architectures") or []
-    declared = any(CONDITIONAL in str(name) for name in architectures)
-    if architectures and not missing and not declared and any(is_vision(case, name) for name in case.named):
-        found = f"architectures {architectures}, yet a vision tower is stored"
+    yield from _text_only_class(case) if not missing else ()
+
+
+def _text_only_class(case: Case) -> Iterator[Hit]:
+    """vLLM before 0.27 and transformers build the vision-language class all the same (0.24 and 5.17, seen running)."""
+    architectures = case.config.get("architectures")
+    named = [str(name) for name in architectures] if isinstance(architectures, list) else []
+    declared = any(CONDITIONAL in name for name in named)
+    minds = tuple(e.label for e in concerned(case, "vllm", "sglang") if e.name != "vllm" or e.has("text_only_class"))
+    if named and minds and not declared and any(is_vision(case, name) for name in case.named):
+        found = f"architectures {named}, yet a vision tower is stored"
         remedy = "ckpt restore-files SRC --base BASE"
-        yield Hit("config.json", found, "the text-only class does not know the vision weights", remedy)
+        consequence = "the text-only class does not know the vision weights"
+        yield Hit("config.json", found, consequence, remedy, engines=minds)
 
 
-@rule("I10", "the output head is stored if and only if it is not tied", evidence="llm-compressor#2798")
+@rule(
+    "I10",
+    "the output head is stored if and only if it is not tied",
+    evidence="llm-compressor#2798",
+    remedy="ckpt graft SRC --from BASE --tensors lm_head.weight",
+)
 def output_head(case: Case) -> Iterable[Hit]:
     if case.inventory is None:
         return
@@ -125,7 +167,13 @@ def output_head(case: Case) -> Iterable[Hit]:
             yield Hit(module.name, "stored, and tie_word_embeddings is true", consequence, severity="warning")
 
 
-@rule("I11", "nothing is stored that the model does not have", evidence="vllm 0.25 and later raise on unknown names")
+@rule(
+    "I11",
+    "nothing is stored that the model does not have",
+    evidence="vllm 0.25 and later raise on unknown names",
+    remedy="Write the checkpoint anew without it",
+    versions="vLLM 0.25 and later raise; before, one warning and the tensor is skipped",
+)
 def unknown_tensors(case: Case) -> Iterable[Hit]:
     inventory = case.inventory
     names = case.checkpoint.tensors if inventory is None else inventory.extra.get("I11", ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -17,10 +18,18 @@ IDENTITY = ("architectures", "model_type", "vision_config")
 INCIDENTAL = frozenset({*DTYPE_KEYS, "transformers_version", "_name_or_path", "use_cache", "quantization_config"})
 """Keys that say nothing of the weights, or that a quantized export has to change."""
 
+LOCAL_PATH = re.compile(r"[/~\\]|\.{1,2}[/\\]|[A-Za-z]:[/\\]")
+
 RESTORE = "ckpt restore-files SRC --base BASE"
 
 
-@rule("X01", "the dtype in config.json is that of the weights", severity="warning", evidence="vllm casts on loading")
+@rule(
+    "X01",
+    "the dtype in config.json is that of the weights",
+    severity="warning",
+    evidence="vllm casts on loading",
+    remedy="ckpt restore-files SRC --base BASE",
+)
 def dtype(case: Case) -> Iterable[Hit]:
     stated = dict(_stated_dtypes(case.config))
     if len(set(stated.values())) > 1:
@@ -34,7 +43,13 @@ def dtype(case: Case) -> Iterable[Hit]:
             yield Hit(f"{CONFIG}: {place}", found, "engines cast every weight; float16 overflows", RESTORE)
 
 
-@rule("X02", "the architecture is that of the base", needs_base=True, evidence="vllm#48060")
+@rule(
+    "X02",
+    "the architecture is that of the base",
+    needs_base=True,
+    evidence="vllm#48060",
+    remedy="ckpt restore-files SRC --base BASE",
+)
 def architecture(case: Case) -> Iterable[Hit]:
     base = case.base.config if case.base else case.config
     for key in IDENTITY:
@@ -43,20 +58,32 @@ def architecture(case: Case) -> Iterable[Hit]:
             yield Hit(hit.place, hit.found, consequence, RESTORE)
 
 
-@rule("X03", "the model's values in config.json are those of the base", needs_base=True, evidence="copied by exporters")
+@rule(
+    "X03",
+    "the model's values in config.json are those of the base",
+    needs_base=True,
+    evidence="copied by exporters",
+    remedy="ckpt restore-files SRC --base BASE",
+)
 def values(case: Case) -> Iterable[Hit]:
     """Changed and lost values are errors; what the export adds is a default spelled out, and a warning at most."""
     if case.base is not None:
         yield from _differences(_essential(case.base.config), _essential(case.config), "")
 
 
-@rule("X08", "config.json needs no foreign code and names no local path", severity="warning", evidence="Hub review")
+@rule(
+    "X08",
+    "config.json needs no foreign code and names no local path",
+    severity="warning",
+    evidence="Hub review",
+    remedy="ckpt restore-files SRC --base BASE",
+)
 def portable(case: Case) -> Iterable[Hit]:
     if "auto_map" in case.config and not (case.base and "auto_map" in case.base.config):
         consequence = "engines ask for trust_remote_code"
         yield Hit(f"{CONFIG}: auto_map", "refers to code of its own", consequence, RESTORE)
     path = case.config.get("_name_or_path")
-    if isinstance(path, str) and path.startswith(("/", "~", "./", "../")):
+    if isinstance(path, str) and LOCAL_PATH.match(path):
         yield Hit(f"{CONFIG}: _name_or_path", f"a path of some machine: {path}", "tells users nothing", RESTORE)
 
 

@@ -30,6 +30,7 @@ def draft_prefix(case: Case) -> str:
     "the MTP head is there and complete if the config declares one",
     engines=("vllm", "sglang"),
     evidence="z-lab/paroquant#47: 0 % acceptance",
+    remedy="ckpt graft-mtp SRC --base BASE",
 )
 def head_complete(case: Case) -> Iterable[Hit]:
     inventory, prefix = case.inventory, draft_prefix(case)
@@ -54,6 +55,7 @@ def head_complete(case: Case) -> Iterable[Hit]:
     severity="warning",
     engines=("vllm", "sglang"),
     evidence="vllm-mlx#471; SGLang builds mtp.fc as nn.Linear; vLLM 0.24 runs packed experts at full acceptance",
+    remedy="ckpt graft-mtp SRC --base BASE",
 )
 def head_dense(case: Case) -> Iterable[Hit]:
     prefix = draft_prefix(case)
@@ -89,6 +91,8 @@ def _packed_hits(
     cost="config",
     engines=("vllm", "sglang"),
     evidence="vllm#53387, vllm#41994; sglang#38574",
+    remedy="ckpt ignore SRC add 're:^mtp.*'",
+    versions="vLLM before 0.25 raises KeyError, later ones ValueError",
 )
 def head_ignored(case: Case) -> Iterable[Hit]:
     yield from mismatch_hits(case, "M03", lambda one: targeted(case, one), lambda one: IGNORE)
@@ -101,6 +105,8 @@ def head_ignored(case: Case) -> Iterable[Hit]:
     cost="config",
     engines=("sglang",),
     evidence="sglang#35797: accept length 1.0",
+    remedy="ckpt ignore SRC add 're:^mtp.*'",
+    versions="SGLang hands its draft's fused layers to the matcher since 0.5.21",
 )
 def head_ignored_by_regex(case: Case) -> Iterable[Hit]:
     """Exact entries for shards do not reach the fused layers of SGLang's draft model before 0.5.21."""
@@ -130,6 +136,7 @@ def _exact_shards(case: Case) -> Iterable[str]:
     "the MTP head is in files that the index names",
     engines=("vllm", "sglang"),
     evidence="vLLM filter_duplicate_safetensors_files: the index is a filter over files",
+    remedy="ckpt graft-mtp SRC --base BASE",
 )
 def head_indexed(case: Case) -> Iterable[Hit]:
     prefix = draft_prefix(case)

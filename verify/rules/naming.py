@@ -8,12 +8,12 @@ from fnmatch import fnmatchcase
 
 from checkpoint import Problem
 from verify.case import Case
+from verify.claims import nesting
 from verify.gathering import folded, gather
 from verify.registry import Hit, rule
 
 STRAY_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx")
 NUMBERED = re.compile(r"(?P<stem>.*?)[-.](?P<number>\d+)-of-(?P<total>\d+)\.safetensors")
-NESTED = re.compile(r"(?:^|\.)(language_model|model)\.(?:model\.)?\1\.")
 FORMAT = "pt"
 
 
@@ -28,6 +28,7 @@ def is_consolidated(file: str | None) -> bool:
     severity="warning",
     engines=("vllm",),
     evidence="vllm default_loader.py: consolidated*.safetensors selects the Mistral format",
+    remedy="Remove or rename the file",
 )
 def stray_weights(case: Case) -> Iterable[Hit]:
     for file in (*case.checkpoint.strays, *case.checkpoint.shards):
@@ -45,6 +46,8 @@ def stray_weights(case: Case) -> Iterable[Hit]:
     severity="warning",
     engines=("transformers",),
     evidence="transformers before 5 reads the framework from it",
+    remedy="Write the checkpoint anew with any ckpt operation",
+    versions="transformers 5.24 loads without it; before 5 it was required",
 )
 def format_metadata(case: Case) -> Iterable[Hit]:
     shards = case.checkpoint.shards
@@ -60,7 +63,13 @@ def format_metadata(case: Case) -> Iterable[Hit]:
     yield from gather(faults, consequence=consequence, remedy=remedy)
 
 
-@rule("F14", "the numbers in shard names are complete", severity="warning", evidence="CoSER#3")
+@rule(
+    "F14",
+    "the numbers in shard names are complete",
+    severity="warning",
+    evidence="CoSER#3",
+    remedy="Copy or download the missing shards",
+)
 def shard_numbers(case: Case) -> Iterable[Hit]:
     """Of `x-00001-of-00003`: all of 1 to 3 are listed, and there is one total for `x`."""
     faulty = {problem.file or "" for problem in case.checkpoint.problems if problem.code != "shard-unindexed"}
@@ -79,7 +88,12 @@ def shard_numbers(case: Case) -> Iterable[Hit]:
             yield Hit(f"{stem}-*", f"numbered of {', of '.join(map(str, sorted(totals)))} at once", consequence)
 
 
-@rule("F15", "names are unambiguous and plain", evidence="llm-compressor#2568: KeyError w2_weight_packed")
+@rule(
+    "F15",
+    "names are unambiguous and plain",
+    evidence="llm-compressor#2568: KeyError w2_weight_packed",
+    remedy="Rename the tensors, or export again",
+)
 def plain_names(case: Case) -> Iterable[Hit]:
     for problem in case.checkpoint.problems:
         if problem.code in ("duplicate-key", "unsafe-name"):
@@ -89,7 +103,7 @@ def plain_names(case: Case) -> Iterable[Hit]:
     yield from gather(odd, consequence="no engine looks such a name up")
     known = case.base.tensors if case.base else {}
     news = (name for name in names if name not in known)
-    nested = ((name, f"{match[0].strip('.')} nested") for name in news if (match := NESTED.search(name)))
+    nested = ((name, f"{match[0].strip('.')} nested") for name in news if (match := nesting(name)))
     yield from gather(nested, consequence="no engine has such a module: KeyError, or the weight is left out")
 
 

@@ -36,6 +36,8 @@ class Experts(NamedTuple):
     "INT8 experts have one scale per channel, written as group_size -1",
     engines=("vllm",),
     evidence="vLLM 0.24.0 compressed_tensors_moe_wna16_marlin.py: assert self.group_size == -1; seen running",
+    remedy="Set group_size -1 if the scales are [N, 1], else quantize the experts again",
+    versions="seen with vLLM 0.24.0",
 )
 def int8_experts(case: Case) -> Iterable[Hit]:
     concerns = labels(case, "vllm")
@@ -62,6 +64,8 @@ def _not_channel(case: Case, scheme: Scheme) -> str | None:
     "the experts' intermediate size per rank exceeds the group size",
     engines=("vllm",),
     evidence="vllm#50196: gate and up scales are permuted as if they had one group; seen running",
+    remedy="Serve on fewer ranks or with expert parallelism, or quantize in smaller groups",
+    versions="seen with vLLM 0.24.0; vllm#50196 proposes a fix",
 )
 def marlin_scales(case: Case) -> Iterable[Hit]:
     """By `--tp`, else on one rank; which other numbers of ranks would be wrong is a fact."""

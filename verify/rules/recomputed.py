@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from verify.blocks import each, sampled
 from verify.case import Case
-from verify.diagnosis import Doctor
 from verify.gathering import folded
-from verify.recompute import Job, Verdict, job_for, recompute
+from verify.judging import jobs_of
+from verify.recompute import Verdict
 from verify.registry import Hit, rule
 
 REPACK = "Pack the module again from the base: ckpt quantize BASE"
@@ -19,29 +18,29 @@ DISTINCT = 8
 
 
 @rule(
-    "N04", "packed weights are those of the base", cost="content", needs_base=True, evidence="recomputed in two modes"
+    "N04",
+    "packed weights are those of the base",
+    cost="content",
+    needs_base=True,
+    evidence="recomputed by round-to-nearest in two modes; GPTQ by the error it may have",
+    remedy=REPACK,
 )
 def packed_weights(case: Case) -> Iterable[Hit]:
-    jobs = {module.name: job for module in case.packed if (job := job_for(case, module))}
-    _tell_rest(case, len(jobs))
-    chosen = [jobs[name] for name in sampled(case, list(jobs))]
-    doctor = Doctor(case)
-    judged = list(each(case, "packed weights", chosen, lambda job: _judge(case, doctor, job)))
-    yield from _hits([(verdict, cause) for verdict, cause in judged if cause])
-    _tell(case, len(jobs), [verdict for verdict, cause in judged if not cause])
+    _tell_rest(case)
+    yield from _hits([(one.verdict, one.cause.text) for one in case.judged if one.cause and not one.cause.taken])
+    _tell(case, [one.verdict for one in case.judged if not one.cause])
 
 
-def _judge(case: Case, doctor: Doctor, job: Job) -> tuple[Verdict, str | None]:
-    """The verdict, and what is wrong with the module, if anything."""
-    verdict = recompute(case, job)
-    if verdict.kind == "exact" or verdict.kind == "unscaled":
-        return verdict, None
-    if verdict.kind == "far":
-        return verdict, doctor.cause(job, verdict.rows)
-    suspicion = doctor.suspicion(job, verdict.rows)
-    if suspicion is None and verdict.kind == "mixed":
-        return verdict, "departs in some rows from round-to-nearest, which all others follow to the bit"
-    return verdict, suspicion
+@rule(
+    "N05",
+    "no module is another one of the base",
+    cost="content",
+    needs_base=True,
+    evidence="gate and up swapped, experts or layers permuted: each tried where N04's bound is exceeded",
+    remedy=REPACK,
+)
+def taken_for_another(case: Case) -> Iterable[Hit]:
+    yield from _hits([(one.verdict, one.cause.text) for one in case.judged if one.cause and one.cause.taken])
 
 
 def _hits(faults: Sequence[tuple[Verdict, str]]) -> Iterator[Hit]:
@@ -57,11 +56,12 @@ def _hits(faults: Sequence[tuple[Verdict, str]]) -> Iterator[Hit]:
 
 
 def _hit(names: list[str], cause: str, error: float) -> Hit:
-    return Hit(folded(names), f"{cause} (relative error up to {error:.2g})", HARM, REPACK, count=len(names))
+    return Hit(folded(names), f"{cause} (relative error up to {error:.2g})", HARM, count=len(names))
 
 
-def _tell(case: Case, total: int, sound: Sequence[Verdict]) -> None:
+def _tell(case: Case, sound: Sequence[Verdict]) -> None:
     """What was compared, and how it matched."""
+    total = len(jobs_of(case))
     ways = Counter(_way(verdict) for verdict in sound if verdict.kind != "unscaled")
     for way, count in ways.most_common():
         case.notes.fact(f"{count:,} of {total:,} packed modules computed again: {way}")
@@ -73,8 +73,8 @@ def _way(verdict: Verdict) -> str:
     return "not round-to-nearest, near the base as a calibrated module is"
 
 
-def _tell_rest(case: Case, computed: int) -> None:
-    rest = len(case.packed) - computed
+def _tell_rest(case: Case) -> None:
+    rest = len(case.packed) - len(jobs_of(case))
     if rest:
         what = f"the content of {rest:,} packed modules"
         case.notes.skip(

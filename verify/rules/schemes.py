@@ -17,11 +17,63 @@ TRITON_GROUP = 256
 """What TritonW4A16LinearKernel takes besides."""
 
 
+GROUP_FIELDS = frozenset({"targets", "weights", "input_activations", "output_activations", "format"})
+ARGUMENT_FIELDS = frozenset(
+    {
+        "num_bits",
+        "type",
+        "symmetric",
+        "group_size",
+        "strategy",
+        "block_structure",
+        "dynamic",
+        "actorder",
+        "observer",
+        "observer_kwargs",
+    }
+)
+"""The fields of QuantizationScheme and QuantizationArgs in compressed-tensors 0.11 to 0.20, `extra="forbid"`."""
+DTYPE_FIELDS = frozenset({"scale_dtype", "zp_dtype"})
+"""Fields of QuantizationArgs since compressed-tensors 0.13, which write them even where they are null."""
+
+
+@rule(
+    "C04",
+    "groups have no field that the engines' compressed-tensors does not know",
+    cost="config",
+    evidence="llm-compressor#2057, llm-compressor#2234: pydantic Extra inputs are not permitted",
+    remedy="Remove the field from config.json",
+    versions="vLLM 0.14 and later require compressed-tensors 0.13, the first to know scale_dtype and zp_dtype",
+)
+def fields(case: Case) -> Iterable[Hit]:
+    """vLLM and SGLang read the arguments of weights and activations only, transformers the whole group."""
+    every, early = labels(case, "vllm", "sglang", "transformers"), _before(case, "dtype_fields")
+    consequence = "ValidationError: Extra inputs are not permitted"
+    for name, group in config_groups(case.quantization or {}).items():
+        place = f"quantization_config.config_groups.{name}"
+        if (unknown := sorted(set(group) - GROUP_FIELDS)) and (concerns := labels(case, "transformers")):
+            yield Hit(place, f"unknown fields {', '.join(unknown)}", consequence, engines=concerns)
+        for part in ("weights", "input_activations", "output_activations"):
+            stated = set(group[part]) if isinstance(group.get(part), dict) else set()
+            if (unknown := sorted(stated - ARGUMENT_FIELDS - DTYPE_FIELDS)) and every:
+                yield Hit(f"{place}.{part}", f"unknown fields {', '.join(unknown)}", consequence, engines=every)
+            if (late := sorted(stated & DTYPE_FIELDS)) and early:
+                found = f"{', '.join(late)}, which compressed-tensors knows since 0.13"
+                yield Hit(f"{place}.{part}", found, consequence, engines=early)
+
+
+def _before(case: Case, change: str) -> tuple[str, ...]:
+    """The releases of vLLM in question that are older than a change."""
+    return tuple(engine.label for engine in concerned(case, "vllm") if not engine.has(change))
+
+
 @rule(
     "C05",
     "schemes are those that kernels exist for",
     cost="config",
     evidence="vLLM compressed_tensors_wNa16.py, get_moe_method; transformers DecompressExperts",
+    remedy="ckpt quantize BASE --bits 4 --group-size 32",
+    versions="vLLM: bits other than 4 and 8 since 0.26 (linear layers); actorder group and dynamic refused since 0.30",
 )
 def schemes(case: Case) -> Iterable[Hit]:
     quantization = case.quantization or {}
@@ -63,7 +115,7 @@ def _faults(case: Case, group: str, weights: Mapping[str, Any]) -> Iterator[Faul
 def _sizes(case: Case, group: str, size: Any) -> Iterator[Hit]:
     """Sizes outside Marlin's: linear layers find no kernel but Triton's for 256, experts fall back to a slower one."""
     vllm = labels(case, "vllm")
-    if size is None or size in KERNEL_GROUPS or not vllm:
+    if type(size) is not int or size in KERNEL_GROUPS or not vllm:
         return
     place, found = f"quantization_config.config_groups.{group}", f"group_size {size}"
     if _has_linear(case, group) and size != TRITON_GROUP:
@@ -80,8 +132,7 @@ def _bits(case: Case, group: str, bits: Any) -> Iterator[Fault]:
     if _has_experts(case, group):
         yield found, "experts are read in 4 and 8 bits only: ValueError", labels(case, "vllm", "sglang")
         return
-    early = tuple(engine.label for engine in concerned(case, "vllm") if not engine.has("any_bits"))
-    yield found, "ValueError: Unsupported num_bits", early
+    yield found, "ValueError: Unsupported num_bits", _before(case, "any_bits")
 
 
 def _has_experts(case: Case, group: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from checkpoint import CONFIG, Problem, UnreadableCheckpoint
+from checkpoint import CONFIG, Checkpoint, Problem, UnreadableCheckpoint
 from checkpoint.document import parse_json
 from verify.case import Case
 from verify.finding import Severity
@@ -22,7 +22,12 @@ SMALL = 64 * 1024 * 1024
 """Bytes; a larger side file is compared by size alone."""
 
 
-@rule("X04", "the tokenizer is that of the base, its ids in the vocabulary", evidence="wrong tokens")
+@rule(
+    "X04",
+    "the tokenizer is that of the base, its ids in the vocabulary",
+    evidence="wrong tokens",
+    remedy="ckpt restore-files SRC --base BASE",
+)
 def tokenizer(case: Case) -> Iterable[Hit]:
     yield from _ids_beyond(case)
     for name in SETTINGS:
@@ -32,11 +37,18 @@ def tokenizer(case: Case) -> Iterable[Hit]:
         return
     for name in VOCABULARY:
         yield from _compare(case, name, changed="error", consequence="the model reads other tokens than it was taught")
-    for name in (*SETTINGS, *TEMPLATES):
+    for name in (*SETTINGS, *(template for template in TEMPLATES if template in case.checkpoint.side_files)):
         yield from _compare(case, name, changed="warning", consequence="prompts are laid out or ended differently")
 
 
-@rule("X05", "the tokenizer loads in older transformers", severity="warning", evidence="GPTQModel#2403, ms-swift#8352")
+@rule(
+    "X05",
+    "the tokenizer loads in older transformers",
+    severity="warning",
+    evidence="GPTQModel#2403, ms-swift#8352",
+    remedy="ckpt restore-files SRC --base BASE",
+    versions="transformers 5 writes both, transformers 4 refuses both",
+)
 def tokenizer_class(case: Case) -> Iterable[Hit]:
     config = _side_json(case, "tokenizer_config.json")
     if config.get("tokenizer_class") == "TokenizersBackend":
@@ -47,7 +59,13 @@ def tokenizer_class(case: Case) -> Iterable[Hit]:
         yield Hit("tokenizer_config.json: extra_special_tokens", "a list", consequence, RESTORE)
 
 
-@rule("X06", "generation ends where the model does", severity="warning", evidence="the eos ids of both configs")
+@rule(
+    "X06",
+    "generation ends where the model does",
+    severity="warning",
+    evidence="the eos ids of both configs",
+    remedy="ckpt restore-files SRC --base BASE",
+)
 def generation(case: Case) -> Iterable[Hit]:
     if "generation_config.json" not in case.checkpoint.side_files:
         if case.base is None or "generation_config.json" in case.base.side_files:
@@ -61,17 +79,39 @@ def generation(case: Case) -> Iterable[Hit]:
         yield Hit("generation_config.json: eos_token_id", found, "answers run on", RESTORE)
 
 
-@rule("X07", "a vision model has its processors, and a chat model its template", evidence="Qwen3-VL#1015, Qwen3-VL#912")
+@rule(
+    "X07",
+    "a vision model has its processors, and a chat model its template",
+    evidence="Qwen3-VL#1015, Qwen3-VL#912",
+    remedy="ckpt restore-files SRC --base BASE",
+)
 def processors(case: Case) -> Iterable[Hit]:
     files = case.checkpoint.side_files
     base = case.base.side_files if case.base else {}
-    if isinstance(case.config.get("vision_config"), dict):
+    vision = isinstance(case.config.get("vision_config"), dict)
+    if vision:
         if not any(name in files for name in PROCESSORS):
             yield Hit(PROCESSORS[0], "missing", "engines cannot read an image", RESTORE)
         elif PROCESSORS[0] in files and "image_processor_type" not in _side_json(case, PROCESSORS[0]):
             yield Hit(f"{PROCESSORS[0]}: image_processor_type", "missing", "transformers raises", RESTORE)
         if "video_preprocessor_config.json" in base and "video_preprocessor_config.json" not in files:
             yield Hit("video_preprocessor_config.json", "missing", "engines cannot read a video", RESTORE)
+    if case.base is not None or vision:
+        yield from _template(case)
+
+
+def _template(case: Case) -> Iterator[Hit]:
+    """A chat template of its own, or in the tokenizer's settings; a base model may have none."""
+    if _has_template(case.checkpoint) or (case.base and not _has_template(case.base)):
+        return
+    found = "no chat template" + ("; the base has one" if case.base else "")
+    severity: Severity = "error" if case.base else "warning"
+    yield Hit(TEMPLATES[0], found, "chats raise, or are laid out otherwise", RESTORE, severity)
+
+
+def _has_template(checkpoint: Checkpoint) -> bool:
+    stated = _json_of(checkpoint, "tokenizer_config.json").get("chat_template")
+    return bool(stated) or any(name in checkpoint.side_files for name in TEMPLATES)
 
 
 def _compare(case: Case, name: str, *, changed: Severity, consequence: str) -> Iterator[Hit]:
@@ -127,7 +167,11 @@ def _as_set(value: Any) -> set[int]:
 
 
 def _side_json(case: Case, name: str) -> dict[str, Any]:
-    path = case.checkpoint.side_files.get(name)
+    return _json_of(case.checkpoint, name)
+
+
+def _json_of(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
+    path = checkpoint.side_files.get(name)
     return (_read(path) or {}) if path else {}
 
 

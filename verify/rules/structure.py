@@ -30,6 +30,7 @@ class Reading:
     remedy: str = ""
     severity: Severity = "error"
     engines: tuple[str, ...] = ()
+    versions: str = ""
 
     def __call__(self, case: Case) -> Iterator[Hit]:
         found = [problem for problem in distinct_problems(case) if problem.code in self.codes]
@@ -70,6 +71,7 @@ READINGS = (
         ("lfs-pointer",),
         "the weights were never fetched; engines report HeaderTooLarge",
         "vllm#29762",
+        "Fetch the file: git lfs pull",
     ),
     Reading(
         "F04",
@@ -78,6 +80,7 @@ READINGS = (
         "vLLM before 0.26 and SGLang before 0.5.17 load uninitialised memory in its place, later ones raise",
         "vllm#34859, vllm#34930",
         "Copy or download the file again",
+        versions="vLLM 0.26 and SGLang 0.5.17 are the first to raise",
     ),
     Reading(
         "F05",
@@ -143,6 +146,8 @@ for reading in READINGS:
         severity=reading.severity,
         engines=reading.engines,
         evidence=reading.evidence,
+        remedy=reading.remedy,
+        versions=reading.versions,
     )(reading)
 
 
@@ -151,6 +156,7 @@ for reading in READINGS:
     "not both a lone model.safetensors and an index of others",
     engines=("transformers",),
     evidence="transformers prefers model.safetensors; seen running",
+    remedy="Remove model.safetensors, or give it a shard's name in the index",
 )
 def lone_beside_index(case: Case) -> Iterable[Hit]:
     checkpoint = case.checkpoint

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator
 
 from checkpoint.dtypes import FLOATS
 from verify.case import Case
-from verify.claims import VISION
+from verify.claims import FUSED_PACKED, VISION, is_head
 from verify.gathering import gather
 from verify.groups import Scheme
 from verify.packed import Packed
 from verify.registry import Hit, rule
+from verify.rules.config import labels
 
 REPACK = "Pack the module again from the base: ckpt quantize BASE"
 PARTS = ("weight_packed", "weight_scale", "weight_shape")
@@ -27,17 +28,29 @@ WITHOUT = {
 SILENT_CORNER = "vLLM copies a too small expert tensor into a corner of its buffer without a word, else it raises"
 
 
-@rule("T01", "a packed module has all its parts", evidence="vllm fills nothing in; transformers only lists MISSING")
+@rule(
+    "T01",
+    "a packed module has all its parts",
+    evidence="vllm fills nothing in; transformers only lists MISSING",
+    remedy="ckpt quantize BASE",
+)
 def complete(case: Case) -> Iterable[Hit]:
     named = case.named_modules
     for part in PARTS:
         faults = (
-            (f"{module.name}.{part}", "missing") for module in case.packed if part not in named[module.name].tensors
+            (f"{module.name}.{part}", "missing")
+            for module in case.packed
+            if part not in named[module.name].tensors and not FUSED_PACKED.fullmatch(f"{module.name}.{part}")
         )
         yield from gather(faults, consequence=WITHOUT[part], remedy=REPACK)
 
 
-@rule("T02", "no module is both dense and packed", evidence="vllm AutoWeightsLoader: no parameter named weight")
+@rule(
+    "T02",
+    "no module is both dense and packed",
+    evidence="vllm AutoWeightsLoader: no parameter named weight",
+    remedy="Remove the stale one",
+)
 def both(case: Case) -> Iterable[Hit]:
     faults = (
         (module.name, f"weight beside {', '.join(sorted(set(module.tensors) - {'weight', 'bias'}))}")
@@ -47,7 +60,12 @@ def both(case: Case) -> Iterable[Hit]:
     yield from gather(faults, consequence="engines raise, or take one of the two", remedy="Remove the stale one")
 
 
-@rule("T03", "the parts of a packed module have the right dtypes", evidence="vllm compressed_tensors_wNa16.py")
+@rule(
+    "T03",
+    "the parts of a packed module have the right dtypes",
+    evidence="vllm compressed_tensors_wNa16.py",
+    remedy="ckpt quantize BASE",
+)
 def dtypes(case: Case) -> Iterable[Hit]:
     allowed = {
         "weight_packed": {"I32"},
@@ -73,7 +91,12 @@ def dtypes(case: Case) -> Iterable[Hit]:
     yield from gather(misshapen, consequence="no engine can load it", remedy=REPACK)
 
 
-@rule("T04", "weight_packed fits the bits of its group", evidence="vllm: assertion, or silent corner copy for experts")
+@rule(
+    "T04",
+    "weight_packed fits the bits of its group",
+    evidence="vllm: assertion, or silent corner copy for experts",
+    remedy="ckpt quantize BASE",
+)
 def packed_shapes(case: Case) -> Iterable[Hit]:
     yield from gather(_packed_faults(case), consequence=SILENT_CORNER, remedy=REPACK)
 
@@ -81,9 +104,9 @@ def packed_shapes(case: Case) -> Iterable[Hit]:
 def _packed_faults(case: Case) -> Iterator[tuple[str, str]]:
     for module, scheme in schemed(case):
         ref = module.parts.get("weight_packed")
-        if ref is None or module.known is None or len(module.known) != 2:
+        if ref is None or ref.dtype != "I32" or module.known is None or len(module.known) != 2:
             continue
-        rows, columns = module.known
+        rows, columns = _rows(case, module, module.known[0]), module.known[1]
         if ref.shape != (expected := (rows, scheme.packed_columns(columns))):
             found = f"shape {list(ref.shape)}, expected {list(expected)} for {scheme.num_bits} bits of {scheme.group}"
             bits = ref.shape[-1] * 32 / columns if columns and len(ref.shape) == 2 else 0
@@ -91,7 +114,12 @@ def _packed_faults(case: Case) -> Iterator[tuple[str, str]]:
             yield ref.name, found + hint
 
 
-@rule("T05", "weight_scale fits the group size of its group", evidence="vllm#41511; too small scales load silently")
+@rule(
+    "T05",
+    "weight_scale fits the group size of its group",
+    evidence="vllm#41511; too small scales load silently",
+    remedy="ckpt quantize BASE",
+)
 def scale_shapes(case: Case) -> Iterable[Hit]:
     yield from gather(_scale_faults(case), consequence=SILENT_CORNER, remedy=REPACK)
 
@@ -101,13 +129,19 @@ def _scale_faults(case: Case) -> Iterator[tuple[str, str]]:
         ref, size = module.parts.get("weight_scale"), module.size
         if ref is None or size is None:
             continue
-        expected = (size[0], scheme.scale_columns(size[1]))
+        expected = (_rows(case, module, size[0]), scheme.scale_columns(size[1]))
         if ref.shape != expected:
             grouping = f"group size {scheme.group_size}" if scheme.group_size else f"strategy {scheme.strategy}"
             yield ref.name, f"shape {list(ref.shape)}, expected {list(expected)} for {grouping} of {scheme.group}"
 
 
-@rule("T09", "zero points are stored if and only if the group is asymmetric", evidence="llm-compressor#2255")
+@rule(
+    "T09",
+    "zero points are stored if and only if the group is asymmetric",
+    evidence="llm-compressor#2255",
+    remedy="ckpt quantize BASE",
+    versions="vLLM 0.24 reads asymmetric experts (seen running), transformers 5.17 does not (C05)",
+)
 def zero_points(case: Case) -> Iterable[Hit]:
     yield from gather(_zero_point_faults(case), consequence="KeyError, or values off by the zero point", remedy=REPACK)
 
@@ -125,23 +159,48 @@ def _zero_point_faults(case: Case) -> Iterator[tuple[str, str]]:
                 yield ref.name, f"shape {list(ref.shape)}, expected {list(expected)}"
 
 
-@rule("T10", "the vision tower is not packed", evidence="vllm-omni#3714: 4304 columns divide by no group size")
+@rule(
+    "T10",
+    "the vision tower is not packed",
+    engines=("sglang",),
+    evidence="SGLang builds it without a quantization config; vllm-omni#3714: 4304 columns divide by no group size",
+    remedy="ckpt graft SRC --from BASE --tensors 're:.*visual.*'",
+)
 def vision(case: Case) -> Iterable[Hit]:
-    faults = ((module.name, "packed") for module in case.packed if _is_vision(module))
-    consequence = "SGLang never reads it packed, vLLM only where every shape divides"
-    yield from gather(faults, consequence=consequence, remedy="ckpt graft SRC --from BASE --tensors 're:.*visual.*'")
+    """vLLM 0.24 and transformers 5.17 run it where every shape divides by the groups, which T07 looks at."""
+    concerns = labels(case, "sglang")
+    faults = ((module.name, "packed") for module in case.packed if concerns and _is_vision(module))
+    consequence = "SGLang never reads it packed: the tower runs on uninitialised memory"
+    yield from gather(faults, consequence=consequence, engines=concerns)
 
 
-@rule("T11", "the embedding is not packed", evidence="vllm#54304, sglang#38143")
+@rule(
+    "T11",
+    "the embedding is not packed",
+    evidence="vllm#54304, sglang#38143",
+    remedy="ckpt graft SRC --from BASE --tensors NAME.weight",
+)
 def embedding(case: Case) -> Iterable[Hit]:
     faults = ((module.name, "packed") for module in case.packed if _is_embedding(module))
     consequence = "engines look tokens up in plain rows: it cannot load, or is dropped"
     yield from gather(faults, consequence=consequence, remedy="ckpt graft SRC --from BASE --tensors NAME.weight")
 
 
+def _rows(case: Case, module: Packed, rows: int) -> int:
+    """The rows that a packed module should have; of a head, which L01 looks at, those that it has."""
+    packed = module.parts.get("weight_packed")
+    return packed.shape[0] if packed is not None and packed.shape and is_head(case, module.name) else rows
+
+
 def schemed(case: Case) -> Iterator[tuple[Packed, Scheme]]:
-    """Packed modules that the config has a scheme for; the others are a matter of the config's rules."""
-    return ((module, module.scheme) for module in case.packed if module.scheme is not None)
+    """Packed modules that the config has a scheme for; those that it ignores or misses are left to others."""
+    astray = {
+        one.slot.name
+        for rule_id in ("C08", "C13", "C17", "C20")
+        for one in case.mismatches.get(rule_id, ())
+        if rule_id == "C17" or any(failure.resolution.ignored for failure in one.failures)
+    }
+    return ((module, module.scheme) for module in case.packed if module.scheme and module.name not in astray)
 
 
 def _is_vision(module: Packed) -> bool:

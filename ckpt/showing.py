@@ -1,0 +1,124 @@
+"""A report where it was asked for: on a terminal, in a pipe, or in a file that is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from checkpoint import Checkpoint, Problem, WriteFailed
+
+if TYPE_CHECKING:
+    from verify import Report
+    from verify.case import Progress
+    from verify.reports import Form
+
+
+@dataclass(frozen=True)
+class Showing:
+    """How a report is shown. `output` is None for stdout."""
+
+    form: Form
+    output: Path | None = None
+    verbose: bool = False
+    strict: bool = False
+    quiet: bool = False
+
+    @property
+    def for_people(self) -> bool:
+        return self.form == "text" and not self.quiet
+
+    @property
+    def hidden(self) -> Showing:
+        return replace(self, output=None, quiet=True)
+
+
+def show(report: Report, checkpoint: Checkpoint, showing: Showing) -> None:
+    """Write the report to its file, with the sum on stderr, or print it. Raises WriteFailed."""
+    from verify.reports import render
+
+    if showing.output is None and showing.quiet:
+        return
+    if showing.output is None and showing.form == "text" and sys.stdout.isatty():
+        from verify.reports.text import brief, full
+
+        _print((full if showing.verbose else brief)(report))
+        return
+    text = render(report, showing.form, checkpoint, verbose=showing.verbose, strict=showing.strict)
+    if showing.output is None:
+        sys.stdout.write(text)
+        return
+    write_whole(text, showing.output)
+    if not showing.quiet:
+        print(f"{report.summary()}; written to {showing.output}", file=sys.stderr)
+
+
+def print_explanation(rule_ids: Sequence[str]) -> None:
+    """One rule in full, several by their titles."""
+    from verify.reports.text import explanation
+
+    lines = list(explanation(rule_ids[0])) if len(rule_ids) == 1 else [next(explanation(one)) for one in rule_ids]
+    if sys.stdout.isatty():
+        _print(lines)
+    else:
+        sys.stdout.write("".join(f"{line.plain}\n" for line in lines))
+
+
+def write_whole(text: str, path: Path) -> None:
+    """Put `text` in place of `path` in one step, with the mode that any new file has. Raises WriteFailed."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+    except OSError as error:
+        raise WriteFailed(Problem("report-unwritable", error.strerror or str(error), str(path))) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _print(lines: Any) -> None:
+    from rich.console import Console
+
+    from verify.reports.terminal import print_lines
+
+    print_lines(lines, Console())
+
+
+@contextmanager
+def watched(hidden: bool) -> Iterator[Progress]:
+    """What content rules report their progress to: a bar on stderr, where that is a terminal."""
+    from verify.case import silent
+
+    if hidden or not sys.stderr.isatty():
+        yield silent
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def advance(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield advance
