@@ -27,7 +27,7 @@ class Problem:
             text += f"; expected {self.expected}"
         if self.remedy:
             text += f". {self.remedy}"
-        return escape(text.replace("\n", "\\n"))
+        return escape(text)
 
 
 class CkptError(Exception):
@@ -71,7 +71,8 @@ class MissingExtra(CkptError):
 
 
 def escape(text: str) -> str:
-    """`text` with control and bidirectional characters shown as escapes: a hostile name cannot drive a terminal."""
+    """One line of `text`: control and bidirectional characters, line breaks too, are shown as escapes, so that a
+    hostile name cannot drive a terminal or forge a line."""
     if text.isprintable():
         return text
-    return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 _DECODER = json.JSONDecoder()
 _BLANK = re.compile(r"[ \t\r\n]*")
+_BLANKS = frozenset(" \t\r\n")
 _AFTER_COMMA = re.compile(r"[ \t\r\n]*,([ \t]*)")
 
 
@@ -106,6 +107,8 @@ def _joined(
     inner = first.rpartition("\n")[2] if broken else margin
     if not broken:
         style = style._replace(indent=None)
+    if items[0].key is not None:
+        style = style._replace(colon=_colon(items[0].key_text))
     pieces: list[str] = []
     for number, (item, key, value) in enumerate(parts):
         lead = follow if number else first
@@ -163,13 +166,19 @@ def _style(text: str, start: int) -> Style:
     lead = text[start + 1 : lead_end]
     indent = lead.rpartition("\n")[2] if "\n" in lead else None
     _, key_end = scanstring(text, lead_end + 1)
-    colon = text[key_end : _skip(text, _skip(text, key_end) + 1)]
-    _, value_end = _DECODER.raw_decode(text, key_end + len(colon))
+    value_start = _skip(text, _skip(text, key_end) + 1)
+    colon = _colon(text[lead_end:value_start])
+    _, value_end = _DECODER.raw_decode(text, value_start)
     after = _AFTER_COMMA.match(text, value_end)
-    colon = ": " if "\n" in colon else colon
     # in a text of several lines, or of one member, the blank after a colon tells of the one after a comma
     comma = "," + (after[1] if after and indent is None else colon.partition(":")[2])
     return Style(indent, newline, comma, colon, ascii_only)
+
+
+def _colon(key_text: str) -> str:
+    """The colon behind a key, with its blanks."""
+    colon = key_text[scanstring(key_text, 1)[1] :]
+    return ": " if "\n" in colon else colon
 
 
 def _same(old: Any, new: Any) -> bool:
@@ -182,5 +191,8 @@ def _same(old: Any, new: Any) -> bool:
 
 
 def _skip(text: str, position: int) -> int:
+    """The first place from `position` on that is not blank."""
+    if text[position : position + 1] not in _BLANKS:
+        return position
     match = _BLANK.match(text, position)
     return match.end() if match else position

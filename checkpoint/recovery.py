@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from checkpoint.errors import Problem, Refused
+from checkpoint.document import parse_json
+from checkpoint.errors import Problem, Refused, UnreadableCheckpoint
 
 _CANNOT_LOCK = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 _CANNOT_SYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -91,7 +92,8 @@ def locked(target: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # a lock file that nobody holds stops nobody
+            path.unlink()
         os.close(handle)
 
 
@@ -114,20 +116,44 @@ def discard(target: Path) -> None:
 
 
 def undo_interrupted(target: Path) -> None:
-    """Undo what a killed run began on `target`. Raises Refused where that run still lives."""
+    """Undo what a killed run began on `target`. Raises UnreadableCheckpoint where that run still lives."""
     target = target.resolve()
-    if (undo_path(target) / "record.json").exists():
+    if not (undo_path(target) / "record.json").exists():
+        return
+    try:
         with locked(target):
             clear_leftovers(target)
+    except Refused as busy:
+        raise UnreadableCheckpoint(busy.problems) from busy
 
 
 def undo_leftover(target: Path) -> None:
+    """Do what the record beside `target` says, if there is one. Raises UnreadableCheckpoint where it is not ours."""
     record = undo_path(target) / "record.json"
     if record.exists():
-        names = {key: tuple(value) for key, value in json.loads(record.read_text()).items()}
-        undo = Undo(target, **names)
+        undo = _read_record(record, target)
         undo.run()
         undo.end()
+
+
+def _read_record(record: Path, target: Path) -> Undo:
+    """The record, which may have come with an archive or a repository: nothing outside the two folders is touched."""
+    names = parse_json(record.read_bytes(), str(record))
+    wellformed = names.keys() == {"replaced", "added", "folders"} and all(
+        isinstance(group, list) and all(isinstance(name, str) for name in group) for group in names.values()
+    )
+    if wellformed and not record.parent.is_symlink():
+        undo = Undo(target, **{key: tuple(group) for key, group in names.items()})
+        every = (*undo.replaced, *undo.added, *undo.folders)
+        if all(_is_inside(target / name, target) and _is_inside(undo.kept(name), undo.folder) for name in every):
+            return undo
+    remedy = f"Remove {record.parent}, unless a run of yours was killed"
+    raise UnreadableCheckpoint(Problem("unsafe-name", "names files elsewhere", str(record), remedy=remedy))
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Does `path` name an entry in `folder` or in a folder inside it, links on the way followed?"""
+    return path.name not in ("", "..") and path.parent.resolve().is_relative_to(folder.parent.resolve() / folder.name)
 
 
 def sync_folder(folder: Path) -> None:

@@ -36,8 +36,12 @@ def staging_folder(target: Path) -> Iterator[Path]:
             try:
                 staging_path(target).mkdir()
                 yield staging_path(target)
-            finally:
+            except BaseException:
                 discard(target)
+                raise
+            for _ in range(2):
+                with suppress(KeyboardInterrupt):  # the target stands: it is too late to stop anything
+                    discard(target)
     except BaseException:
         for folder in missing:
             with suppress(OSError):
@@ -102,8 +106,8 @@ def replace_files(staged: Path, target: Path) -> None:
     for name in undo.replaced:
         undo.kept(name).parent.mkdir(parents=True, exist_ok=True)
         keep(target / name, undo.kept(name))
-    undo.begin()
     try:
+        undo.begin()
         for name in undo.folders:
             (target / name).mkdir()
             copy_identity(staged / name, target / name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from checkpoint.families.expression import parse
@@ -18,6 +19,9 @@ from checkpoint.families.template import (
     parse_section,
 )
 from checkpoint.families.values import Default, Values
+
+_VARIABLE = re.compile(r"(?<![^.])(?:\d+|\{[^.]*)(?![^.])")
+"""A component of a name that is a number, or a template's placeholder."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ def _section(config: Mapping[str, Any], key: str | None) -> Mapping[str, Any]:
     return section if isinstance(section, Mapping) else {}
 
 
+@lru_cache(maxsize=1 << 17)
 def _folded(name: str) -> str:
     """The name with every number and placeholder replaced by `#`: templates and real names meet in this form."""
-    return ".".join("#" if part.isdecimal() or part.startswith("{") else part for part in name.split("."))
+    return _VARIABLE.sub("#", name)
