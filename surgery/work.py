@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from checkpoint import Problem, Refused, TensorRef
 from checkpoint.draft import Block, Computed
-from surgery.packing import pack_columns, pack_rows, packed_width
-from surgery.rtn import NotFinite, quantize_rows
+from surgery.blocks import pack_block
+from surgery.packing import packed_width
+from surgery.rtn import NotFinite
 from surgery.scheme import Maths, Scheme
-
-if TYPE_CHECKING:
-    import torch
 
 BLOCK_ELEMENTS = 1 << 20
 """Elements a block aims at: its 32-bit copy stays in a core's cache."""
@@ -65,24 +63,18 @@ class PackRows:
         return first * row_bytes, count * row_bytes
 
     def run(self, block: int, data: memoryview) -> Iterator[Block]:
-        import torch
-
-        torch.set_num_threads(1)  # blocks run side by side already; threads inside one would wait for each other
         first, count = self._rows(block)
-        dtype = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}[self.source.dtype]
-        weight = torch.frombuffer(data, dtype=dtype).view(count, self.source.shape[1])
         try:
-            codes, scale, zero_point = quantize_rows(weight, self.scheme, self.maths)
+            rows = pack_block(data, self.source.shape[1], self.source.dtype, self.scheme, self.maths)
         except NotFinite as error:
             raise Refused(self._not_finite) from error
-        packed = pack_rows(codes, self.scheme.bits)
-        yield "weight_packed", first * packed.shape[1], _bytes(packed)
-        yield "weight_scale", first * scale.shape[1] * scale.element_size(), _bytes(scale)
-        if zero_point is not None:
-            words = pack_columns(zero_point, self.scheme.bits)
-            yield "weight_zero_point", packed_width(first, self.scheme.bits) * words.shape[1] * 4, _bytes(words)
+        yield "weight_packed", first * (rows.packed.nbytes // count), rows.packed
+        yield "weight_scale", first * (rows.scale.nbytes // count), rows.scale
+        if rows.zero_point is not None:
+            row_of_words = self.outputs["weight_zero_point"][1][1] * 4
+            yield "weight_zero_point", packed_width(first, self.scheme.bits) * row_of_words, rows.zero_point
         if block == 0:
-            yield "weight_shape", 0, _bytes(torch.tensor(self.source.shape, dtype=torch.int64))
+            yield "weight_shape", 0, memoryview(struct.pack("<2q", *self.source.shape))
 
     @property
     def _not_finite(self) -> Problem:
@@ -97,10 +89,3 @@ class PackRows:
     def _rows(self, block: int) -> tuple[int, int]:
         first = block * self._block_rows
         return first, min(self._block_rows, self.source.shape[0] - first)
-
-
-def _bytes(tensor: torch.Tensor) -> memoryview:
-    import torch
-
-    # flat first: a [W, 1] transpose passes for contiguous with a last stride that no view as bytes can have
-    return tensor.reshape(-1).view(torch.uint8).numpy().data

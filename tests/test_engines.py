@@ -19,6 +19,7 @@ import verify.engines
 from checkpoint import Checkpoint, survey
 from schemas import validate
 from verify.engines import MTP_IGNORE, UnknownEngine, engine_names, load_engine
+from verify.run import judge
 
 FOLDER = Path(verify.engines.__file__).parent
 
@@ -272,3 +273,22 @@ def test_families_differ_in_what_they_hand_the_config_to(
     document = {"model_type": model_type, "quantization_config": packed}
     checkpoint = survey(write_checkpoint(tmp_path / "model", entries, document))
     assert qwen.astray(qwen.judged(checkpoint, document, engine)) == wrong
+
+
+def test_a_finding_names_what_each_engine_builds_where_they_differ(experts: Checkpoint) -> None:
+    """A head under `Linear`: an nn.Linear in transformers, a class of its own in vLLM and SGLang."""
+    document = qwen.config(*(entry for entry in SOUND if entry != "lm_head"))
+    (finding,) = judge(qwen.judged(experts, document), only=("C20",)).findings
+    assert "built packed in transformers, dense in vLLM, " in finding.found
+    assert finding.engines == ("transformers",)
+
+
+def test_engines_that_read_a_module_by_another_group_are_one_finding(tmp_path: Path) -> None:
+    """vLLM and SGLang take the first target in the config's order, compressed-tensors the first in the alphabet."""
+    groups = {"group_0": group("re:.*self_attn.*"), "group_1": group("re:.*q_proj$", bits=8)}
+    entries = pack(qwen.entries(), lambda module: ".3.self_attn." in module and module.endswith("_proj"))
+    document = qwen.config(*(entry for entry in SOUND if "self_attn" not in entry), **groups)
+    checkpoint = survey(write_checkpoint(tmp_path, entries, document))
+    (finding,) = judge(qwen.judged(checkpoint, document), only=("C06",)).findings
+    assert finding.engines == ("vllm", "sglang")
+    assert finding.found.endswith("read by group_0 in vLLM and SGLang")

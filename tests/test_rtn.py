@@ -17,7 +17,7 @@ from surgery.rtn import NotFinite, quantize_rows  # noqa: E402
 from surgery.scheme import Scheme  # noqa: E402
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-SCHEMES = [Scheme(bits, group, symmetric) for bits in (4, 8) for group in (32, 128, None) for symmetric in (True, False)]
+SCHEMES = [Scheme(bits, size, even) for bits in (4, 8) for size in (32, 128, None) for even in (True, False)]
 
 
 def awkward(dtype: torch.dtype, rows: int = 64, columns: int = 384) -> torch.Tensor:
@@ -35,7 +35,7 @@ def awkward(dtype: torch.dtype, rows: int = 64, columns: int = 384) -> torch.Ten
 
 
 def upstream(weight: torch.Tensor, scheme: Scheme, *, fp32: bool = False) -> dict[str, torch.Tensor]:
-    """The same by compressed-tensors; `fp32` hands the quotient to its quantizer in 32 bits, as its GPU kernel computes it."""
+    """The same by compressed-tensors; `fp32` gives its quantizer 32-bit values, which is what its GPU kernel takes."""
     args = QuantizationArgs(**scheme.arguments)
     grouped = weight.unflatten(-1, (-1, scheme.group_size or weight.shape[1]))
     scale, zero_point = calculate_qparams(grouped.amin(-1), grouped.amax(-1), args)

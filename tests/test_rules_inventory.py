@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
 import pytest
+import qwen
 from building import (
     LLAMA,
     Entries,
@@ -203,7 +205,28 @@ def test_vision_tower_that_the_config_does_not_declare(
 
 
 def test_text_only_class_for_a_vision_model(tmp_path: Path, moe: Entries, moe_config: dict[str, object]) -> None:
-    assert found(judged(tmp_path, moe, moe_config | {"architectures": ["Qwen3_5MoeForCausalLM"]})) == ["I09"]
+    """vLLM 0.24.0 and transformers 5.17 were seen to build the vision-language class all the same."""
+    judged(tmp_path, moe, moe_config | {"architectures": ["Qwen3_5MoeForCausalLM"]})
+    for engine, expected in (("vllm", ["I09"]), ("sglang", ["I09"]), ("vllm@0.24", []), ("transformers", [])):
+        assert found(verify(tmp_path, engines=[engine], only=["I"])) == expected
+
+
+def test_a_layer_of_fused_experts_among_packed_ones_lacks_nothing(tmp_path: Path) -> None:
+    """Seen with transformers 5.17, which loads it; vLLM 0.24.0 skips the packed layers: I06."""
+    entries = {**pack(qwen.entries(), qwen.body_experts), **_fused(0)}
+    entries = {name: entry for name, entry in entries.items() if not _is_single_expert(name, 0)}
+    config = qwen.config(*qwen.SOUND, r"re:.*layers\.0\.mlp\.experts.*")
+    write_checkpoint(tmp_path, entries, config)
+    assert found(verify(tmp_path, only=["I"])) == ["I06"]
+    assert found(verify(tmp_path, only=["I", "C07", "C08"], engines=["transformers"])) == []
+
+
+def _fused(layer: int) -> Entries:
+    return {name: entry for name, entry in qwen.entries().items() if f"{qwen.LAYER}{layer}.mlp.experts." in name}
+
+
+def _is_single_expert(name: str, layer: int) -> bool:
+    return re.match(rf"{re.escape(qwen.LAYER)}{layer}\.mlp\.experts\.\d+\.", name) is not None
 
 
 def test_lost_head(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from building import (
     llama_entries,
     pack,
     packed,
+    packed_llama,
     quantization,
     scheme,
     without,
@@ -190,6 +191,17 @@ def test_packed_vision_and_packed_embedding(tmp_path: Path, qwen_moe_base: Path)
         write_checkpoint(tmp_path / rule, entries, config)
         report = verify(tmp_path / rule, only=["T"])
         assert [(finding.rule, finding.place) for finding in report.findings] == [(rule, module)]
+    assert found(verify(tmp_path / "T10", only=["T"], engines=["vllm", "transformers"])) == []
+
+
+def test_the_most_ranks_are_a_fact_and_the_ranks_asked_for_are_judged(tmp_path: Path) -> None:
+    """o_proj has 128 columns in groups of 32: four ranks; down_proj has 256."""
+    folder = packed_llama(tmp_path)
+    (fact,) = (fact for fact in verify(folder).facts if "tensor parallelism" in fact)
+    assert "up to 4 ranks" in fact
+    assert "o_proj" in fact
+    assert found(verify(folder, tp=4)) == []
+    assert found(verify(folder, tp=8)) == ["T07"]
 
 
 def load(folder: Path) -> dict[str, Any]:

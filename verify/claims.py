@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 def nesting(name: str) -> re.Match[str] | None:
     """Where a prefix stands in the name twice, as in `model.language_model.language_model.layers`."""
-    likely = ".language_model." in name or "model.model." in name
+    likely = name.count("language_model.") > 1 or "model.model." in name
     return NESTED.search(name) if likely else None
 
 

@@ -78,9 +78,10 @@ def find_mismatches(case: Case) -> Mismatches:
 
 def _told(case: Case) -> set[str]:
     """Modules stored dense and packed at once, and experts stored fused and one by one: T02 and I05 report them."""
-    both = {name for name, module in case.modules.items() if {"weight", "weight_packed"} <= module.tensors.keys()}
-    single = {slot.owner for slot in case.slots if slot.owner and not _is_fused(slot)}
-    return both | {slot.name for slot in case.slots if _is_fused(slot) and slot.owner in single}
+    both = {n for n, one in case.modules.items() if "weight" in one.tensors and "weight_packed" in one.tensors}
+    fused = [slot for slot in case.slots if _is_fused(slot)]
+    single = {slot.owner for slot in case.slots if slot.owner and not _is_fused(slot)} if fused else set()
+    return both | {slot.name for slot in fused if slot.owner in single}
 
 
 def _is_fused(slot: Slot) -> bool:
@@ -106,7 +107,7 @@ def overreaches(case: Case, entry: str, module: str) -> bool:
     looks for at the end of names, too. The draft head is ignored as a whole by intent, and the head by name.
     """
     if not entry.startswith(PREFIX):
-        return entry != module
+        return module.endswith(f".{entry}")
     entries = Entries([entry])
     return any(not slot.packed and not is_draft(case, slot.name) and entries.first(slot.name) for slot in case.slots)
 
@@ -259,9 +260,13 @@ def readings(case: Case, modules: Iterable[str]) -> str:
     ways: dict[str, list[str]] = defaultdict(list)
     for engine, states in built.items():
         ways["partly packed" if len(states) > 1 else states.pop()].append(engine)
-    return (
-        ", ".join(f"{how} in {' and '.join(ways[how])}" for how in sorted(ways, reverse=True)) if len(ways) > 1 else ""
-    )
+    told = (f"{how} in {_listed(ways[how])}" for how in sorted(ways, reverse=True))
+    return ", ".join(told) if len(ways) > 1 else ""
+
+
+def _listed(engines: list[str]) -> str:
+    """`vLLM, vLLM (draft) and SGLang`."""
+    return " and ".join(filter(None, (", ".join(engines[:-1]), engines[-1])))
 
 
 def _consequence(together: Iterable[Mismatch]) -> str:

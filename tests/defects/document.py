@@ -38,6 +38,7 @@ BUILDS = {
     "llama-int4-g32": "a dense Llama, every Linear of its layers INT4 in groups of 32",
     "fp8-block": "a Llama in FP8 blocks: a format that is not supported, not broken",
     "awq": "a Llama in AutoAWQ's format: likewise",
+    "fp8-dynamic": "a Llama in FP8 by compressed-tensors, activations quantized too: likewise",
 }
 WIDEST = 160
 

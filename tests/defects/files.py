@@ -11,7 +11,7 @@ from typing import Any
 from building import INDEX, edit_json, write_raw, write_shard
 
 from defects.build import Damage, Defect, add, damages, defects, rename
-from defects.sound import AWQ, BODY, DENSE, EXPERTS, FP8
+from defects.sound import AWQ, BODY, DENSE, EXPERTS, FP8, FP8_DYNAMIC
 
 FIRST, SECOND = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 3996199712\n"
@@ -190,6 +190,7 @@ FILES = [
     ),
     Defect("a shard is missing", DENSE, "F04", damage=lambda folder: (folder / SECOND).unlink()),
     Defect("a shard is missing", BODY, "F04", damage=lambda folder: (folder / FIRST).unlink()),
+    Defect("a shard is missing", FP8_DYNAMIC, "F04", damage=lambda folder: (folder / FIRST).unlink()),
     Defect("a shard is missing", FP8, "F04", damage=lambda folder: (folder / SECOND).unlink()),
     Defect(
         "one tensor in a file that is not there",

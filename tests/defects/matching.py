@@ -118,8 +118,8 @@ def _orphan(build: Build) -> None:
 
 
 GROUPS: dict[str, Edit] = {
-    "qkv between Linear and a group of its own": lambda b: _second_group(b, r"re:.*self_attn\.q_proj$"),
-    "down_proj in two groups": lambda b: _second_group(b, "model.layers.0.mlp.gate_proj"),
+    "q_proj in a group of its own": lambda b: _second_group(b, r"re:.*self_attn\.q_proj$"),
+    "gate_proj in a group of its own": lambda b: _second_group(b, "model.layers.0.mlp.gate_proj"),
 }
 
 

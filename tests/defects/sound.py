@@ -26,6 +26,7 @@ GPTQ = "gptq-int4-g128"
 DENSE = "llama-int4-g32"
 FP8 = "fp8-block"
 AWQ = "awq"
+FP8_DYNAMIC = "fp8-dynamic"
 
 HIDDEN, INTERMEDIATE, COUNT = 128, 256, 3
 TEXT = "model.language_model."
@@ -273,6 +274,22 @@ def awq() -> Build:
     return Build(entries, LLAMA | {"quantization_config": method})
 
 
+@cache
+def fp8_dynamic() -> Build:
+    """A Llama in FP8 by compressed-tensors, one scale a row, activations quantized as they come."""
+    entries = _llama_tops()
+    for layer in range(2):
+        for name, (rows, columns) in LLAMA_LINEAR:
+            module = f"model.layers.{layer}.{name}"
+            entries[f"{module}.weight"] = ("F8_E4M3", (rows, columns), None)
+            entries[f"{module}.weight_scale"] = ("BF16", (rows, 1), None)
+    weights = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}
+    inputs = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "format": "float-quantized"}
+    written = quantization("lm_head", group_0=group) | {"format": "float-quantized"}
+    return Build(entries, LLAMA | {"quantization_config": written})
+
+
 SOUND: dict[str, Callable[[], Build]] = {
     EXPERTS: experts_int4,
     BODY: body_int4,
@@ -280,5 +297,6 @@ SOUND: dict[str, Callable[[], Build]] = {
     DENSE: dense_int4,
     FP8: fp8_block,
     AWQ: awq,
+    FP8_DYNAMIC: fp8_dynamic,
 }
-FOREIGN = (FP8, AWQ)
+FOREIGN = (FP8, AWQ, FP8_DYNAMIC)

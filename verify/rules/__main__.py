@@ -29,17 +29,17 @@ ALL = "all"
 HEAD = """\
 # Rules
 
-Printed by `python -m verify.rules`; a test compares. A rule finds, it does not raise: each finding names the place, what
-is there, what happens in which engine, and what mends it. A finding may weigh less than its rule, or more, where only
-some engines or releases suffer; the finding says so. `verify(folder, only=["C"])` runs rules by what their ids begin
-with.
+Printed by `python -m verify.rules`; a test compares. A rule finds, it does not raise: each finding names the place,
+what is there, what happens in which engine, and what mends it. A finding may weigh less than its rule, or more, where
+only some engines or releases suffer; the finding says so. `verify(folder, only=["C"])` runs rules by what their ids
+begin with.
 
-Ids are stable. *Engines* are those that suffer; `all` where the file or the weights are wrong for any reader, or where
-each finding names them. A rule that concerns none of the engines asked for with `--engine` is silent. `base` marks
-rules that need `--base`.
+Ids are stable. *Engines* are those that suffer; `all` where the file or the weights are wrong for any reader, or
+where each finding names them. A rule that concerns none of the engines asked for with `--engine` is silent. `base`
+marks rules that need `--base`.
 
-Where one defect breaks several contracts, the rule that names the cause reports it. Which one that is, and what it says,
-is shown for each defect of the corpus in [defects.md](defects.md).
+Where one defect breaks several contracts, the rule that names the cause reports it. Which one that is, and what it
+says, is shown for each defect of the corpus in [defects.md](defects.md).
 """
 
 

@@ -213,8 +213,7 @@ def _names_something(case: Case, entry: str) -> bool:
     """Does the entry cover, or name the parent of, a module stored here or known to the family?"""
     if not entry.startswith(PREFIX):
         inside = f"{entry}."
-        slots = {slot.name for slot in case.slots}
-        known = _is_wanted(case, entry) or entry in case.modules or entry in slots
+        known = entry in case.modules or _is_wanted(case, entry)
         return known or any(name.startswith(inside) for name in case.modules)
     entries = Entries([entry])
     wanted = case.inventory.weights if case.inventory else {}
@@ -229,9 +228,10 @@ def _is_wanted(case: Case, module: str) -> bool:
     """Should the module be stored, by itself or as a part of fused experts?"""
     if case.inventory is None:
         return case.family is not None and case.family.kind(module) is not None
+    if module in case.inventory.weights:
+        return True
     expert = EXPERT.fullmatch(module)
-    owners = {slot.owner for slot in case.slots}
-    return module in case.inventory.weights or (expert is not None and expert["owner"] in owners)
+    return any(slot.name == module or (expert and slot.owner == expert["owner"]) for slot in case.slots)
 
 
 @rule(

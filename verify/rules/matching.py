@@ -46,10 +46,11 @@ def same_scheme(case: Case) -> Iterable[Hit]:
     for module, groups in taken.items():
         alike[expected[module], tuple(groups.items())].append(module)
     for (group, read), names in alike.items():
-        readings = ", ".join(f"by {other} in {titles[label]}" for label, other in read)
+        by = {other: [titles[label] for label, one in read if one == other] for _, other in read}
+        readings = ", ".join(f"by {other} in {' and '.join(engines)}" for other, engines in by.items())
         found = f"packed by {group} in compressed-tensors' order, read {readings}"
-        engines = tuple(label for label, _ in read)
-        yield Hit(folded(names), found, "a wrong shape or wrong numbers", engines=engines, count=len(names))
+        concerns = tuple(label for label, _ in read)
+        yield Hit(folded(names), found, "a wrong shape or wrong numbers", engines=concerns, count=len(names))
 
 
 def _is_unpacked_by_guess(engine: Engine, one: Resolution) -> bool:

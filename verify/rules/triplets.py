@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from checkpoint.dtypes import FLOATS
 from verify.case import Case
-from verify.claims import FUSED_PACKED, VISION, is_head
+from verify.claims import FUSED_PACKED, VISION
 from verify.gathering import gather
 from verify.groups import Scheme
 from verify.packed import Packed
@@ -106,7 +106,7 @@ def _packed_faults(case: Case) -> Iterator[tuple[str, str]]:
         ref = module.parts.get("weight_packed")
         if ref is None or ref.dtype != "I32" or module.known is None or len(module.known) != 2:
             continue
-        rows, columns = _rows(case, module, module.known[0]), module.known[1]
+        rows, columns = _rows(module, module.known[0]), module.known[1]
         if ref.shape != (expected := (rows, scheme.packed_columns(columns))):
             found = f"shape {list(ref.shape)}, expected {list(expected)} for {scheme.num_bits} bits of {scheme.group}"
             bits = ref.shape[-1] * 32 / columns if columns and len(ref.shape) == 2 else 0
@@ -129,7 +129,7 @@ def _scale_faults(case: Case) -> Iterator[tuple[str, str]]:
         ref, size = module.parts.get("weight_scale"), module.size
         if ref is None or size is None:
             continue
-        expected = (_rows(case, module, size[0]), scheme.scale_columns(size[1]))
+        expected = (_rows(module, size[0]), scheme.scale_columns(size[1]))
         if ref.shape != expected:
             grouping = f"group size {scheme.group_size}" if scheme.group_size else f"strategy {scheme.strategy}"
             yield ref.name, f"shape {list(ref.shape)}, expected {list(expected)} for {grouping} of {scheme.group}"
@@ -186,10 +186,11 @@ def embedding(case: Case) -> Iterable[Hit]:
     yield from gather(faults, consequence=consequence, remedy="ckpt graft SRC --from BASE --tensors NAME.weight")
 
 
-def _rows(case: Case, module: Packed, rows: int) -> int:
+def _rows(module: Packed, rows: int) -> int:
     """The rows that a packed module should have; of a head, which L01 looks at, those that it has."""
     packed = module.parts.get("weight_packed")
-    return packed.shape[0] if packed is not None and packed.shape and is_head(case, module.name) else rows
+    own = packed is not None and packed.shape and (module.kind == "head" or module.leaf == "lm_head")
+    return packed.shape[0] if packed is not None and own else rows
 
 
 def schemed(case: Case) -> Iterator[tuple[Packed, Scheme]]:

@@ -1,0 +1,77 @@
+"""The fused kernel gives the bits of the torch reference, which `test_rtn` holds against compressed-tensors."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("numba")
+
+from test_rtn import SCHEMES, awkward  # noqa: E402
+
+from surgery.blocks import PackedRows, fused, pack_block, reference  # noqa: E402
+from surgery.rtn import NotFinite  # noqa: E402
+from surgery.scheme import Maths, Scheme  # noqa: E402
+
+MATHS: tuple[Maths, ...] = ("eager", "fp32")
+
+
+def raw(weight: torch.Tensor) -> memoryview:
+    return memoryview(bytearray(weight.contiguous().view(torch.uint8).numpy().tobytes()))
+
+
+def same(one: PackedRows, other: PackedRows) -> bool:
+    return [part and part.tobytes() for part in one] == [part and part.tobytes() for part in other]
+
+
+def any_bits(seed: int) -> torch.Tensor:
+    """BF16 values of all magnitudes from random bits, the largest left out: their ranges overflow."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(-(2**15), 2**15, (40, 384), generator=generator).to(torch.int16).view(torch.bfloat16)
+    return torch.where(values.abs() < 1e37, values, 0)
+
+
+@pytest.mark.parametrize("maths", MATHS)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_fused_kernel_equals_the_reference_bit_for_bit(scheme: Scheme, maths: Maths) -> None:
+    samples = [awkward(torch.bfloat16), *(any_bits(seed) for seed in range(5))]
+    for weight in samples:
+        columns = weight.shape[1]
+        assert same(fused(raw(weight), columns, scheme, maths), reference(raw(weight), columns, "BF16", scheme, maths))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 33])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_zero_points_of_any_number_of_rows_are_packed_alike(rows: int, bits: int) -> None:
+    weight, scheme = awkward(torch.bfloat16, rows=40)[:rows], Scheme(bits, 32, symmetric=False)
+    assert same(fused(raw(weight), 384, scheme, "fp32"), reference(raw(weight), 384, "BF16", scheme, "fp32"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_both_refuse_what_is_not_finite(value: float, symmetric: bool) -> None:
+    weight = torch.ones(4, 64, dtype=torch.bfloat16)
+    weight[2, 17] = value
+    for kernel in (fused, lambda data, *rest: reference(data, 64, "BF16", *rest[1:])):
+        with pytest.raises(NotFinite):
+            kernel(raw(weight), 64, Scheme(4, 32, symmetric), "fp32")
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_both_refuse_a_range_that_overflows_or_neither(symmetric: bool) -> None:
+    weight = torch.zeros(2, 64, dtype=torch.bfloat16)
+    weight[0, 0], weight[0, 1] = 3e38, -3e38
+    outcomes = []
+    for kernel in (fused, lambda data, columns, *rest: reference(data, columns, "BF16", *rest)):
+        try:
+            outcomes.append(kernel(raw(weight), 64, Scheme(4, 32, symmetric), "fp32").packed.tobytes())
+        except NotFinite:
+            outcomes.append(None)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_rows_that_end_inside_a_word_go_to_the_reference() -> None:
+    weight = awkward(torch.bfloat16)[:, :33].contiguous()
+    packed = pack_block(raw(weight), 33, "BF16", Scheme(4, None), "fp32")
+    assert packed.packed.nbytes == len(weight) * 5 * 4
+    assert same(packed, reference(raw(weight), 33, "BF16", Scheme(4, None), "fp32"))
