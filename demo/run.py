@@ -40,22 +40,12 @@ def quantize_a_language_model(work: Path) -> None:
     say("A. Quantize a language model. Its base comes from a package on this machine:")
     demo("smollm2", "export", base)
     ckpt("inspect", base)
-    quantize: list[str | Path] = [
-        "quantize",
-        base,
-        "--out",
-        int4,
-        "--target",
-        LINEARS,
-        "--bits",
-        "4",
-        "--group-size",
-        "64",
-    ]
+    scheme = ("--target", LINEARS, "--bits", "4", "--group-size", "32")
+    quantize = ("quantize", base, "--out", int4, *scheme)
     say("What would quantizing write? And then for real:")
     ckpt(*quantize, "--dry-run")
     ckpt(*quantize)
-    ckpt("verify", int4, "--base", base, "--level", "full")
+    ckpt("verify", int4, "--base", base)
     say("transformers loads both and answers:")
     demo("smollm2", "generate", base, QUESTION)
     demo("smollm2", "generate", int4, QUESTION)
@@ -70,11 +60,11 @@ def mend_an_export(work: Path) -> None:
     ckpt("quantize", base, "--out", export, "--preset", "experts-int4-g32")
     say("What exporters do to it: no draft head, other norms, state downcast, side files and ignore list rewritten:")
     demo("damage", export)
-    ckpt("verify", export, "--base", base, "--level", "full", expected=1)
+    ckpt("verify", export, "--base", base, expected=1)
     say("Mend it, quantize the head, and check again:")
     ckpt("fixup", export, "--base", base, "--out", fixed)
     ckpt("int8-head", fixed, "--out", final)
-    ckpt("verify", final, "--base", base, "--level", "full")
+    ckpt("verify", final, "--base", base)
     say("transformers loads it and predicts what the base predicts:")
     demo("qwen_moe", "compare", base, final)
 
