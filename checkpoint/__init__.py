@@ -4,7 +4,7 @@ Knows no operation and no rule. `open_checkpoint` reads headers only; a `Draft` 
 `plan_for` turns it into work; `apply_plan` does all the input and output in one pass.
 """
 
-from checkpoint.apply import apply_plan, default_workers, plan_for
+from checkpoint.apply import apply_plan, default_workers, examine, plan_for
 from checkpoint.document import Document
 from checkpoint.draft import Computed, Draft, Source, Stored, Work
 from checkpoint.errors import CkptError, MissingExtra, Problem, Refused, UnreadableCheckpoint, WriteFailed, escape
@@ -40,6 +40,7 @@ __all__ = [
     "default_workers",
     "encode_header",
     "escape",
+    "examine",
     "group_modules",
     "make_plan",
     "open_checkpoint",

@@ -79,6 +79,19 @@ def apply_plan(
     return goal
 
 
+def examine(
+    draft: Draft, *, workers: int | None = None, progress: Progress = lambda shard, nbytes: None
+) -> list[Problem]:
+    """What a refused draft's weights would have been refused for as well: its undone work is run and nothing written.
+
+    For a run that fails anyway, so that what is wrong with the weights is told together with the rest.
+    """
+    with Files() as files, ThreadPoolExecutor(workers or default_workers(), "ckpt") as pool:
+        streaming = Streaming(files, pool, workers or default_workers(), progress)
+        streaming.examine(draft.unrun)
+    return list(dict.fromkeys(streaming.refusals))
+
+
 def _write_shards(plan: Plan, staged: Path, workers: int, progress: Progress, *, in_place: bool) -> None:
     with Files() as files, ThreadPoolExecutor(workers, "ckpt") as pool:
         streaming = Streaming(files, pool, workers, progress)

@@ -108,6 +108,7 @@ class Draft:
     side_files: Mapping[str, Path]
     steps: tuple[Step, ...] = ()
     problems: tuple[Problem, ...] = ()
+    unrun: tuple[Work, ...] = ()
 
     @staticmethod
     def of(checkpoint: Checkpoint) -> Draft:
@@ -150,5 +151,6 @@ class Draft:
     def noting(self, operation: str, summary: str) -> Draft:
         return replace(self, steps=(*self.steps, Step(operation, summary)))
 
-    def refusing(self, problems: Iterable[Problem]) -> Draft:
-        return replace(self, problems=(*self.problems, *problems))
+    def refusing(self, problems: Iterable[Problem], unrun: Iterable[Work] = ()) -> Draft:
+        """The draft with `problems`; `unrun` is work that is not done because of them, whose input may have its own."""
+        return replace(self, problems=(*self.problems, *problems), unrun=(*self.unrun, *unrun))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -51,6 +51,21 @@ class Streaming:
         finally:
             os.close(handle)
 
+    def examine(self, works: Iterable[Work]) -> None:
+        """Run `works` for what they refuse; their output goes nowhere."""
+        waiting: deque[Future[tuple[int, int]]] = deque()
+        blocks = ((work, block) for work in works for block in range(work.blocks))
+        try:
+            for work, block in blocks:
+                if len(waiting) >= self._ahead:
+                    self._collect(work.source.path.name, waiting)
+                waiting.append(self._pool.submit(_run_block, work, block, {}, -1, self._files))
+            while waiting:
+                self._collect("", waiting)
+        except BaseException:
+            _abandon(waiting)
+            raise
+
     def _run_works(self, shard: ShardPlan, places: Places, handle: int) -> None:
         """Run all blocks, with at most 2 per worker under way or waiting, so that buffers stay few."""
         targets = _targets(shard, places)
@@ -60,20 +75,18 @@ class Streaming:
             for work in works_of(shard):
                 for block in range(work.blocks):
                     if len(waiting) >= self._ahead:
-                        written += self._collect(shard, waiting)
+                        written += self._collect(shard.name, waiting)
                     waiting.append(self._pool.submit(_run_block, work, block, targets[id(work)], handle, self._files))
             while waiting:
-                written += self._collect(shard, waiting)
+                written += self._collect(shard.name, waiting)
         except BaseException:
-            for future in waiting:
-                future.cancel()
-            wait(waiting)  # a running block must not write to a handle that was closed, and maybe opened for another
+            _abandon(waiting)
             raise
         due = sum(nbytes for outputs in targets.values() for _, nbytes in outputs.values())
         if written != due and not self.refusals:
             raise ValueError(f"{shard.name}: its works made {written:,} bytes of {due:,}")
 
-    def _collect(self, shard: ShardPlan, waiting: deque[Future[tuple[int, int]]]) -> int:
+    def _collect(self, shard: str, waiting: deque[Future[tuple[int, int]]]) -> int:
         """Bytes written by the oldest block, which is waited for."""
         try:
             read, written = waiting[0].result()
@@ -83,8 +96,16 @@ class Streaming:
         finally:
             if waiting[0].done():
                 waiting.popleft()
-        self._progress(shard.name, read)
+        self._progress(shard, read)
         return written
+
+
+def _abandon(waiting: deque[Future[tuple[int, int]]]) -> None:
+    """Stop what has not begun and wait for the rest: a running block must not write to a handle that was closed, and
+    maybe opened for another file."""
+    for future in waiting:
+        future.cancel()
+    wait(waiting)
 
 
 def _places(shard: ShardPlan) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checkpoint import Checkpoint, Draft, apply_plan, default_workers, plan_for
+from checkpoint import Checkpoint, Draft, Problem, Refused, apply_plan, default_workers, examine, plan_for
 from ckpt.options import Writing
 from ckpt.planning import document, show_plan
 from ckpt.text import plural, size
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None) -> None:
     """Plan `draft` and show the plan, or write it, verify what was written and say so. Exits with 1 where the result
     has an error that its source had not."""
-    plan = plan_for(draft, writing.target)
     workers = writing.workers or default_workers()
+    try:
+        plan = plan_for(draft, writing.target)
+    except Refused as refusal:
+        raise Refused([*refusal.problems, *_in_the_weights(draft, writing, workers)]) from refusal
     if writing.dry_run:
         show_plan(plan, writing.output, workers)
         return
@@ -40,6 +43,15 @@ def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None)
     writing.output.result({"written": str(written), "seconds": round(seconds, 3), **document(plan, workers), **verdict})
     if verdict.get("new_errors"):
         raise click.exceptions.Exit(1)
+
+
+def _in_the_weights(draft: Draft, writing: Writing, workers: int) -> list[Problem]:
+    """What else is wrong, in the data itself, so that one failed run tells all. A dry run reads none."""
+    if writing.dry_run or not draft.unrun:
+        return []
+    total = sum(work.source.nbytes for work in draft.unrun)
+    with writing.output.progress("looking for NaN and Inf", total) as advance:
+        return examine(draft, workers=workers, progress=advance)
 
 
 def _verify(origin: Checkpoint, written: Path, base: Checkpoint | None, writing: Writing) -> dict[str, Any]:

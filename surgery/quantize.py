@@ -42,7 +42,7 @@ def quantize(draft: Draft, groups: Sequence[Group], *, ignore: Sequence[str] = (
     problems += _sibling_problems(pool, chosen, family)
     problems += _expert_problems(pool, chosen, family)
     if problems:
-        return draft.refusing(problems)
+        return draft.refusing(problems, _fit(draft, chosen, family, maths))
     packed = draft.replaced(_replacements(pool, chosen, family, maths))
     packed = with_quantization(packed, new_config(groups, complete_ignore(packed, ())))
     schemes = ", ".join(dict.fromkeys(str(group.scheme) for _, group in chosen.values()))
@@ -113,6 +113,13 @@ def _faults(draft: Draft, candidate: Candidate, group: Group, family: Family | N
     if candidate.module == HEAD:
         yield from head_problems(candidate.region, draft.config.value)
         yield from tied_problems(draft.config.value)
+
+
+def _fit(draft: Draft, chosen: Chosen, family: Family | None, maths: Maths) -> Iterator[PackRows]:
+    """The work on modules that have no fault of their own."""
+    for module, (candidate, group) in chosen.items():
+        if not any(True for _ in _faults(draft, candidate, group, family)):
+            yield PackRows(candidate.region, group.scheme, maths, f"{module}.weight")
 
 
 def _split_problems(draft: Draft, family: Family | None) -> Iterator[Problem]:

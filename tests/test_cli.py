@@ -118,6 +118,42 @@ def test_errors_as_json_name_each_problem(qwen_moe_base: Path) -> None:
     assert [problem["code"] for problem in document["problems"]] == ["target-unmatched"] * 2
 
 
+@pytest.fixture
+def holed(qwen_moe_base: Path, tmp_path: Path) -> Path:
+    """The base with NaN in two experts' projections of different shards."""
+    import torch
+
+    from checkpoint import open_checkpoint
+
+    copy = tmp_path / "holed"
+    shutil.copytree(qwen_moe_base, copy)
+    tensors = open_checkpoint(copy).tensors
+    nan = torch.tensor([float("nan")], dtype=torch.bfloat16).view(torch.uint8).numpy().tobytes()
+    for leaf in ("gate_up_proj", "down_proj"):
+        ref = tensors[f"model.language_model.layers.1.mlp.experts.{leaf}"]
+        with ref.path.open("r+b") as file:
+            file.seek(ref.offset)
+            file.write(nan)
+    return copy
+
+
+def test_nan_in_two_shards_is_told_together_and_nothing_is_left(holed: Path, tmp_path: Path) -> None:
+    run = ckpt("quantize", holed, *PRESET, "--out", tmp_path / "out")
+    assert run.returncode == 3
+    assert run.stderr.count("holds NaN or Inf") == 2
+    assert all(f"layers.1.mlp.experts.0.{leaf}" in run.stderr for leaf in ("gate_proj", "down_proj"))
+    assert [path.name for path in tmp_path.iterdir()] == ["holed"]
+
+
+def test_a_refused_request_tells_what_is_wrong_with_the_weights_too(holed: Path, tmp_path: Path) -> None:
+    run = ckpt("quantize", holed, "--target", r"re:.*experts.*", "--target", "nothing", "--out", tmp_path / "out")
+    assert run.returncode == 3
+    assert "target 'nothing' selects no module" in run.stderr
+    assert run.stderr.count("holds NaN or Inf") == 2
+    dry = ckpt("quantize", holed, "--target", r"re:.*experts.*", "--target", "nothing", "--dry-run")
+    assert "holds NaN" not in dry.stderr  # a dry run reads no weights
+
+
 def test_quiet_says_nothing_and_still_writes(export: Path, tmp_path: Path) -> None:
     run = ckpt("int8-head", export, "--out", tmp_path / "out", "--quiet")
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
