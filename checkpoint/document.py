@@ -75,7 +75,7 @@ def scan_json(raw: bytes, file: str, code: str = "json-invalid") -> tuple[dict[s
     try:
         text = raw.decode()
         value = json.loads(text, object_hook=count, parse_float=_finite, parse_constant=_no_constant)
-        if _SURROGATE.search(text):
+        if "\\" in text and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise UnreadableCheckpoint(Problem(code, f"not JSON: {error}", file)) from error

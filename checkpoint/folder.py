@@ -71,7 +71,7 @@ def survey(root: Path | str) -> Checkpoint:
         if not root.is_dir():
             raise UnreadableCheckpoint(Problem("no-folder", "is not a folder", str(root)))
         undo_interrupted(root)
-        with _without_collection():
+        with without_collection():
             return _survey(root)
     except OSError as error:
         found = error.strerror or str(error)
@@ -87,8 +87,9 @@ def _survey(root: Path) -> Checkpoint:
         raise UnreadableCheckpoint(Problem("no-weights", "holds no .safetensors file", str(root)))
     shards = _headers(root, listed, problems)
     weight_map = _weight_map(index)
-    tensors = _tensors(shards, weight_map, problems)
-    problems += _index_problems(index, shards, set(listed), weight_map)
+    placed = None if weight_map is None else _placed(weight_map, shards)
+    tensors = _tensors(shards, weight_map, problems) if placed is None else placed
+    problems += _index_problems(index, shards, set(listed), weight_map, agree=placed is not None)
     strays = tuple(name for name in present if name not in set(listed))
     problems += [Problem("shard-unindexed", "not named in the index", name) for name in strays]
     config = _document(root / CONFIG, root, problems)
@@ -97,8 +98,8 @@ def _survey(root: Path) -> Checkpoint:
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
-    """A million small objects are built here and none is garbage: looking for some would take half of the time."""
+def without_collection() -> Iterator[None]:
+    """For what builds a million small objects, none of them garbage: looking for some would take half of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -127,14 +128,21 @@ def _weight_map(index: Document | None) -> dict[str, str] | None:
     weight_map = index.value.get("weight_map") if index else None
     if not isinstance(weight_map, dict) or not weight_map:
         return None
-    files = _shard_names(weight_map)
-    return {name: file for name, file in weight_map.items() if isinstance(file, str) and file in files}
+    unsafe = _shard_names(weight_map)[1]
+    return {name: file for name, file in weight_map.items() if name not in unsafe} if unsafe else weight_map
 
 
-def _shard_names(weight_map: Mapping[str, Any]) -> set[str]:
-    """The files that a weight_map names and that may be followed."""
-    files = {file for file in weight_map.values() if isinstance(file, str)}
-    return {file for file in files if file.endswith(SHARD_SUFFIX) and is_plain_name(file)}
+def _shard_names(weight_map: Mapping[str, Any]) -> tuple[set[str], dict[str, Any]]:
+    """The files that a weight_map names and that may be followed, and its entries that may not."""
+    try:
+        named = set(weight_map.values())
+    except TypeError:  # a list or an object among them, for which None stands
+        named = {file if isinstance(file, str) else None for file in weight_map.values()}
+    files = {file for file in named if isinstance(file, str) and file.endswith(SHARD_SUFFIX) and is_plain_name(file)}
+    if files == named:
+        return files, {}
+    unsafe = (entry for entry in weight_map.items() if not isinstance(entry[1], str) or entry[1] not in files)
+    return files, dict(unsafe)
 
 
 def _listed(index: Document | None, present: list[str], problems: list[Problem]) -> list[str]:
@@ -151,11 +159,9 @@ def _listed(index: Document | None, present: list[str], problems: list[Problem])
     if not isinstance(weight_map, dict) or not weight_map:
         problems.append(Problem("index-invalid", "no weight_map", INDEX, expected="a map of tensor to file name"))
         return present
-    files = _shard_names(weight_map)
-    for name, file in weight_map.items():
-        if not isinstance(file, str) or file not in files:
-            expected = f"the plain name of a {SHARD_SUFFIX} file in this folder"
-            problems.append(Problem("unsafe-name", f"file {file!r}", INDEX, name, expected))
+    files, unsafe = _shard_names(weight_map)
+    expected = f"the plain name of a {SHARD_SUFFIX} file in this folder"
+    problems += [Problem("unsafe-name", f"file {file!r}", INDEX, name, expected) for name, file in unsafe.items()]
     if LONE in present and LONE not in files:
         remedy = f"Remove {LONE}, or {INDEX} and the shards it names"
         problems.append(
@@ -180,6 +186,19 @@ def _headers(root: Path, files: list[str], problems: list[Problem]) -> dict[str,
     return headers
 
 
+def _placed(weight_map: Mapping[str, str], shards: Mapping[str, Header]) -> dict[str, TensorRef] | None:
+    """Every tensor, where the map says rightly of each in which shard it is; None where it does not.
+
+    As many tensors as are stored, each found where it should be, leave none to be elsewhere or twice.
+    """
+    stored = {file: header.tensors for file, header in shards.items()}
+    try:
+        tensors = {name: stored[file][name] for name, file in weight_map.items()}
+    except KeyError:
+        return None
+    return tensors if len(tensors) == sum(map(len, stored.values())) else None
+
+
 def _tensors(
     shards: Mapping[str, Header], weight_map: Mapping[str, str] | None, problems: list[Problem]
 ) -> dict[str, TensorRef]:
@@ -200,13 +219,29 @@ def _tensors(
 
 
 def _index_problems(
-    index: Document | None, shards: Mapping[str, Header], listed: set[str], weight_map: Mapping[str, str] | None
+    index: Document | None,
+    shards: Mapping[str, Header],
+    listed: set[str],
+    weight_map: Mapping[str, str] | None,
+    *,
+    agree: bool,
 ) -> Iterator[Problem]:
-    """Where the index and the headers disagree."""
+    """Where the index and the headers disagree; of the tensors' places it is known whether they `agree`."""
     if index is None or weight_map is None:
         return
     if not isinstance(index.value.get("metadata"), dict):
         yield Problem("index-incomplete", "no metadata", INDEX, expected="an object with total_size")
+    if not agree:
+        yield from _misplaced(weight_map, shards)
+    metadata = index.value.get("metadata")
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    stored = sum(ref.nbytes for header in shards.values() for ref in header.tensors.values())
+    if total is not None and total != stored and len(shards) == len(listed):
+        yield Problem("total-size", f"total_size {total}", INDEX, expected=f"{stored}")
+
+
+def _misplaced(weight_map: Mapping[str, str], shards: Mapping[str, Header]) -> Iterator[Problem]:
+    """Every tensor that is elsewhere than the map says."""
     for name, file in weight_map.items():
         if file in shards and name not in shards[file].tensors:
             yield Problem("tensor-absent", f"the index places it in {file}, which does not hold it", INDEX, name)
@@ -216,11 +251,6 @@ def _index_problems(
             if home != file:
                 found = f"the index places it in {home}" if home else "not in the index, yet engines load it"
                 yield Problem("tensor-unindexed", found, file, name)
-    metadata = index.value.get("metadata")
-    total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    stored = sum(ref.nbytes for header in shards.values() for ref in header.tensors.values())
-    if total is not None and total != stored and len(shards) == len(listed):
-        yield Problem("total-size", f"total_size {total}", INDEX, expected=f"{stored}")
 
 
 def _side_files(root: Path, problems: list[Problem]) -> dict[str, Path]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from checkpoint import Checkpoint, Draft, Problem, Refused, apply_plan, default_workers, examine, plan_for
+from checkpoint import Checkpoint, Draft, Problem, Refused, apply_plan, default_workers, escape, examine, plan_for
 from ckpt.options import Writing
 from ckpt.planning import document, show_plan
 from ckpt.text import plural, size
@@ -39,7 +40,11 @@ def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None)
         f"wrote {written}: {plural(len(plan.shards), 'shard')}, {linked} of them linked; "
         f"read {size(plan.bytes_read)}, wrote {size(plan.bytes_written)} in {seconds:.1f} s"
     )
-    verdict = _verify(draft.origin, written, base, writing) if writing.verify else {}
+    try:
+        verdict = _verify(draft.origin, written, base, writing) if writing.verify else {}
+    except KeyboardInterrupt:
+        print(f"\nckpt: interrupted while verifying; {escape(str(written))} is written, and whole", file=sys.stderr)
+        raise click.exceptions.Exit(130) from None
     writing.output.result({"written": str(written), "seconds": round(seconds, 3), **document(plan, workers), **verdict})
     if verdict.get("new_errors"):
         raise click.exceptions.Exit(1)

@@ -304,6 +304,18 @@ def test_expert_blocks_say_where_the_experts_are_and_how_large() -> None:
     assert "mtp.layers.0.mlp.experts.255.up_proj" in set(last.modules("per_expert"))
 
 
+def test_a_spec_without_some_experts_lacks_their_tensors_and_no_others() -> None:
+    spec = load_family("qwen3_5_moe").spec(QWEN36_35B)
+    owner, layouts = "model.language_model.layers.3.mlp.experts", {"body": "per_expert", "mtp": "per_expert"}
+    rest = spec.without({owner: frozenset({7, 255})})
+    gone = [f"{owner}.{number}.{part}_proj" for number in (7, 255) for part in ("gate", "up", "down")]
+    assert spec.tensors(layouts).keys() - rest.tensors(layouts).keys() == {f"{name}.weight" for name in gone}
+    assert spec.tensors() == rest.tensors()
+    (block,) = (block for block in rest.experts if block.owner == owner)
+    assert len(list(block.modules("per_expert"))) == 3 * 254
+    assert not set(block.modules("per_expert")) & set(gone)
+
+
 def test_layouts_are_told_from_the_names_present() -> None:
     spec = load_family("qwen3_5_moe").spec(QWEN36_35B)
     modules = {

@@ -120,6 +120,22 @@ def test_whatever_we_write_is_read_the_same_by_safetensors(entries: dict[str, An
     assert len(encoded) % 8 == 0
 
 
+@given(st.permutations(range(6)), st.lists(shapes, min_size=6, max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_a_header_reads_alike_in_whatever_order_it_lists_its_tensors(order: list[int], sizes: list[Any]) -> None:
+    entries, position = [], 0
+    for number, shape in enumerate(sizes):
+        end = position + 4 * torch.Size(shape).numel()
+        entries.append((f"t{number}", {"dtype": "F32", "shape": shape, "data_offsets": [position, end]}))
+        position = end
+    straight, shuffled = dict(entries), {entries[number][0]: entries[number][1] for number in order}
+    # Blanks, so that both headers are equally long and the tensors lie at the same places.
+    encoded = [json.dumps(header).encode().ljust(1000) for header in (straight, shuffled)]
+    one, other = (parse_header(raw, Path("x"), 8 + len(raw) + position) for raw in encoded)
+    assert one.tensors == other.tensors
+    assert [ref.offset for ref in other.tensors.values()] == sorted(ref.offset for ref in other.tensors.values())
+
+
 # What is refused. `agreed` says whether safetensors refuses it too; where not, it would read one of two meanings.
 
 ONE, OTHER = json.dumps(F32), json.dumps(F32 | {"dtype": "I32"})
@@ -205,6 +221,19 @@ def test_a_header_that_is_wrong_or_has_two_meanings_is_refused(
     if agreed:
         with pytest.raises(SafetensorError):
             loaded(path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [("shape", [True]), ("shape", [1.0]), ("shape", {}), ("data_offsets", [4.0, 8]), ("data_offsets", [4, 8.0]),
+     ("data_offsets", {"4": 8, "8": 4})],
+)  # fmt: skip
+def test_a_tensor_that_equals_its_neighbours_but_for_a_type_is_refused(tmp_path: Path, field: str, value: Any) -> None:
+    path = tmp_path / "x.safetensors"
+    write_raw(path, {"t": F32, "u": NEXT | {field: value}, "v": F32 | {"data_offsets": [8, 12]}}, bytes(12))
+    assert codes(path)[0] == "entry-invalid"
+    with pytest.raises(SafetensorError):
+        loaded(path.read_bytes())
 
 
 def test_a_header_in_invalid_utf8_is_refused(tmp_path: Path) -> None:

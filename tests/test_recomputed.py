@@ -26,7 +26,9 @@ from exporting import (
     unpacked,
 )
 from safetensors.torch import load_file
+from test_rtn import upstream
 
+from surgery.scheme import Scheme
 from verify import Report, verify
 from verify.registry import Level
 
@@ -165,6 +167,20 @@ def test_a_wrong_module_is_found_with_its_cause(
     assert found(report) == ["N05" if " of the base" in cause and cause.startswith("is ") else "N04"]
     causes = {finding.place: finding.found for finding in report.findings}
     assert causes[place].startswith(cause)
+
+
+def test_a_square_weight_stored_transposed(tmp_path: Path, packed4: Path, llama: Path) -> None:
+    module = "model.layers.1.self_attn.q_proj"
+    weight = load_file(llama / LONE)[f"{module}.weight"]
+    assert weight.shape == (128, 128)
+
+    def transpose(state: State) -> None:
+        turned = upstream(weight.t().contiguous(), Scheme(4, 32))
+        state[f"{module}.weight_packed"], state[f"{module}.weight_scale"] = turned["packed"], turned["scale"]
+
+    (finding,) = judged(changed(packed4, tmp_path / "out", transpose), llama).findings
+    assert (finding.rule, finding.place) == ("N05", module)
+    assert finding.found.startswith("is the base's weight transposed")
 
 
 def test_zero_points_off_by_one(tmp_path: Path, packed4_asymmetric: Path, llama: Path) -> None:

@@ -36,7 +36,7 @@ def test_rules_concern_engines_that_there_are() -> None:
 
 
 def test_rules_that_need_a_base_or_contents_are_marked() -> None:
-    assert {rule.id for rule in RULES.values() if rule.needs_base} == {"M06", "N04", "N05", "N06", "X02", "X03"}
+    assert {rule.id for rule in RULES.values() if rule.needs_base} == {"M06", "N04", "N05", "N06", "X02", "X03", "X09"}
     content = {rule.id for rule in RULES.values() if rule.cost == "content"}
     assert content == {"T06", "M06", "M07", *(f"N{number:02d}" for number in range(1, 9))}
 

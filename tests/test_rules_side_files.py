@@ -105,7 +105,7 @@ def test_what_transformers_5_makes_of_the_side_files(tmp_path: Path, qwen_moe_ba
     assert verify(folder, base=qwen_moe_base, only=["X"]).findings == ()
     reserialise_side_files(folder)
     report = verify(folder, base=qwen_moe_base, only=["X"])
-    assert sorted(found(report)) == ["X04", "X05", "X07"]
+    assert sorted(found(report)) == ["X04", "X05", "X07", "X09"]
     assert {f.place for f in report.findings if f.rule == "X05"} == {
         "tokenizer_config.json: tokenizer_class",
         "tokenizer_config.json: extra_special_tokens",
@@ -114,6 +114,20 @@ def test_what_transformers_5_makes_of_the_side_files(tmp_path: Path, qwen_moe_ba
         "preprocessor_config.json",
         "video_preprocessor_config.json",
     }
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "NOTICE.txt"])
+def test_the_licence_of_the_base_goes_with_it(tmp_path: Path, name: str) -> None:
+    base, folder = dense_llama(tmp_path / "base"), dense_llama(tmp_path / "out")
+    (base / name).write_text("terms")
+    (finding,) = verify(folder, base=base, only=["X09"]).findings
+    assert (finding.place, finding.found, finding.severity) == (name, "missing; the base has it", "warning")
+    (folder / name).write_text("other terms")
+    assert [finding.found for finding in verify(folder, base=base, only=["X09"]).findings] == [
+        "differs from the base's"
+    ]
+    (folder / name).write_text("terms")
+    assert verify(folder, base=base, only=["X09"]).findings == ()
 
 
 def test_settings_that_are_no_json(tmp_path: Path) -> None:

@@ -48,10 +48,19 @@ class Notes:
         """Keep numbers for a report; rules call it from several threads, in any order."""
         self.measurements.append(measurement)
 
+    def add(self, others: Notes) -> None:
+        """Take over what was noted elsewhere."""
+        self.facts += others.facts
+        self.skipped |= others.skipped
+        self.measurements += others.measurements
+
 
 @dataclass(frozen=True)
 class Case:
-    """One checkpoint under judgement. Derived views are computed once and shared by all rules."""
+    """One checkpoint under judgement. Derived views are computed once and shared by all rules.
+
+    `described` is what should be stored, where it is not all that config.json calls for (`excerpt`).
+    """
 
     checkpoint: Checkpoint
     base: Checkpoint | None = None
@@ -60,6 +69,7 @@ class Case:
     level: Level = "headers"
     schema: str | Mapping[str, Any] | None = None
     measure: bool = False
+    described: Spec | None = field(default=None, compare=False)
     files: Files = field(default_factory=Files, compare=False)
     notes: Notes = field(default_factory=Notes, compare=False)
     progress: Progress = field(default=silent, compare=False)
@@ -164,8 +174,8 @@ class Case:
     @cached_property
     def spec(self) -> Spec | None:
         """What the family says the config implies; None for an unknown family or an incomplete config."""
-        if self.family is None:
-            return None
+        if self.described is not None or self.family is None:
+            return self.described
         try:
             return self.family.spec(self.config)
         except SpecError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from checkpoint import TensorRef
 from verify.arithmetic import Grid, unpack_rows, values_of
-from verify.blocks import ROWS
+from verify.blocks import ELEMENTS, ROWS
 from verify.case import Case
 from verify.recompute import FARTHEST, Block, Job, read_block, relative_error
 
@@ -76,10 +76,25 @@ class Doctor:
         block = read_block(self.case, job, job.origin, *_few(rows))
         values = block.values(job.grid)
         error = relative_error(values, block.weight)
+        if self._is_transposed(job, rows, values, error):
+            return Cause("is the base's weight transposed", taken=True)
         for cause, origin in self._others(job):
             if _cures(values, read_block(self.case, job, origin, *_few(rows)).weight, error):
                 return Cause(cause, taken=True)
         return Cause(_relation(values, block.weight))
+
+    def _is_transposed(self, job: Job, rows: tuple[int, int], values: Floats, error: float) -> bool:
+        """Of a square weight: is it its transpose? Rows of the one are columns of the other, read a block at a time."""
+        import numpy as np
+
+        start, end = _few(rows)
+        side = job.origin.shape[0]
+        if job.origin.shape != (side, side):
+            return False
+        height = max(ROWS, ELEMENTS // side // ROWS * ROWS)
+        blocks = [(first, min(first + height, side)) for first in range(0, side, height)]
+        columns = [read_block(self.case, job, job.origin, *block).weight[:, start:end] for block in blocks]
+        return _cures(values, np.concatenate(columns).T, error)
 
     def _others(self, job: Job) -> Iterator[tuple[str, TensorRef]]:
         """Weights of the base that may have been taken for the right one, the likeliest first."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from checkpoint import Checkpoint, Files, open_checkpoint, survey
+from checkpoint.folder import without_collection
 from verify.case import ENGINES, Case, Progress, silent
 from verify.engines import load_engine
+from verify.excerpt import EXCERPTED, excerpt
 from verify.finding import Finding
 from verify.measuring import natural_order
 from verify.registry import RULES, Level, Rule
@@ -69,7 +72,8 @@ def judge(case: Case, only: Collection[str] | None = None) -> Report:
     """Run the rules over `case`."""
     load_rules()
     rules = list(applicable(case, only))
-    findings = [finding for rule in rules for finding in rule.run(case) if _concerns(case, finding)]
+    with nullcontext() if case.level in CONTENT_LEVELS else without_collection():
+        findings = [finding for finding in _found(case, rules) if _concerns(case, finding)]
     return Report(
         checkpoint=str(case.checkpoint.root),
         findings=worst_first(_without_superseded(findings)),
@@ -82,6 +86,23 @@ def judge(case: Case, only: Collection[str] | None = None) -> Report:
         skipped=dict(case.notes.skipped),
         measurements=tuple(sorted(case.notes.measurements, key=natural_order)),
     )
+
+
+def _found(case: Case, rules: Iterable[Rule]) -> Iterator[Finding]:
+    """What the rules find. Those that find nothing in an excerpt need not look at the whole."""
+    silent = _silent(case, [rule for rule in rules if rule.id.startswith(EXCERPTED)])
+    for rule in rules:
+        if rule.id not in silent:
+            yield from rule.run(case)
+
+
+def _silent(case: Case, rules: Sequence[Rule]) -> frozenset[str]:
+    """The ids of `rules` if none of them finds anything in an excerpt of the case, the notes of which are kept then."""
+    part = excerpt(case) if rules else None
+    if part is None or any(True for rule in rules for _ in rule.run(part)):
+        return frozenset()
+    case.notes.add(part.notes)
+    return frozenset(rule.id for rule in rules)
 
 
 def applicable(case: Case, only: Collection[str] | None) -> Iterator[Rule]:

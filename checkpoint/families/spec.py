@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from checkpoint.families.template import Repeat, Scope, Section, TensorTemplate
@@ -41,7 +41,8 @@ class Layer:
 class ExpertBlock:
     """The routed experts of one layer: `count` experts of [intermediate, hidden] under the module `owner`.
 
-    `members` lists, for each layout, the name templates of its modules or fused parameters.
+    `members` lists, for each layout, the name templates of its modules or fused parameters. `omitted` experts have no
+    modules.
     """
 
     owner: str
@@ -50,6 +51,7 @@ class ExpertBlock:
     intermediate: int
     hidden: int
     members: Mapping[str, tuple[str, ...]]
+    omitted: frozenset[int] = frozenset()
 
     def modules(self, layout: str) -> Iterator[str]:
         """The names of the block's modules (`...experts.3.gate_proj`) or fused parameters in `layout`."""
@@ -57,7 +59,7 @@ class ExpertBlock:
             if "{expert}" not in member:
                 yield member
                 continue
-            for expert in range(self.count):
+            for expert in _others(self.count, self.omitted):
                 yield member.replace("{expert}", str(expert))
 
 
@@ -71,10 +73,16 @@ class _Line:
     shape: tuple[int, ...]
     optional: bool
     repeats: int
+    omitted: frozenset[int] = frozenset()
+
+    @property
+    def experts(self) -> str | None:
+        """The module that holds the experts of which this is a tensor; None for anything else."""
+        return None if self.template.layout is None else self.prefix + self.template.owner
 
     def tensors(self) -> Iterator[Expected]:
         template, name = self.template, self.prefix + self.template.name
-        for index in range(self.repeats):
+        for index in _others(self.repeats, self.omitted):
             full = name if template.repeat is None else name.replace(f"{{{template.repeat.variable}}}", str(index))
             yield Expected(full, self.shape, template.kind, template.dtypes, self.scope, self.optional)
 
@@ -112,6 +120,16 @@ class Spec:
             for block in self.experts
         }
 
+    def without(self, omitted: Mapping[str, frozenset[int]]) -> Spec:
+        """The spec without some of the experts: their numbers by owner. Fused parameters stay whole."""
+        none: frozenset[int] = frozenset()
+        lines = (
+            line if line.template.repeat is None else replace(line, omitted=omitted.get(line.experts or "", none))
+            for line in self.lines
+        )
+        blocks = (replace(block, omitted=omitted.get(block.owner, none)) for block in self.experts)
+        return replace(self, lines=tuple(lines), experts=tuple(blocks))
+
     def choose_layouts(self, modules: Container[str]) -> dict[str, str]:
         """The layout that most expert blocks of each scope use in `modules`; the usual one where none is present."""
         found = self.layouts_in(modules)
@@ -122,6 +140,10 @@ class Spec:
             scope: votes[scope].most_common(1)[0][0] if votes[scope] else known[0]
             for scope, known in self.layouts.items()
         }
+
+
+def _others(count: int, omitted: frozenset[int]) -> Iterable[int]:
+    return (index for index in range(count) if index not in omitted) if omitted else range(count)
 
 
 def build_spec(family: Family, values: Values) -> Spec:

@@ -34,6 +34,7 @@ class Values:
     vision: Mapping[str, Any]
     defaults: Mapping[str, Default]
     faults: dict[str, str] = field(default_factory=dict)
+    _known: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def integer(self, name: str) -> int:
         """The integer under `name` in the text section, or under `vision.NAME` in the vision section."""
@@ -49,6 +50,11 @@ class Values:
 
     def evaluate(self, expression: Expression) -> int:
         """The value of `expression`; a division by zero is a fault like a missing key."""
+        if expression.text not in self._known:
+            self._known[expression.text] = self._evaluated(expression)
+        return self._known[expression.text]
+
+    def _evaluated(self, expression: Expression) -> int:
         try:
             return expression.evaluate(self.integer)
         except ZeroDivisionError:

@@ -123,6 +123,8 @@ TOKENS = [
             "no chat template": no_template,
         },
     ),
+    Defect("no licence", BODY, "X09", damage=without_file("LICENSE"), based=True),
+    *based("X09", {"another licence": side_file("LICENSE", "Other terms.\n")}),
     *defects("X07", GPTQ, {"no chat template, and the base has one": no_template}, based=True),
 ]
 

@@ -40,6 +40,7 @@ SIDE_FILES: dict[str, Any] = {
     "chat_template.jinja": "{{ messages }}\n",
     "tokenizer_config.json": {"tokenizer_class": "Qwen2Tokenizer", "added_tokens_decoder": {"60": {}}},
     "generation_config.json": {"eos_token_id": [3, 2]},
+    "LICENSE": "Terms of the base.\n",
 }
 
 

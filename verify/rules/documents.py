@@ -73,7 +73,9 @@ def _abridged(index: Mapping[str, Any]) -> dict[str, Any]:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict):
         return dict(index)
-    first = {json.dumps(file): name for name, file in reversed(weight_map.items())}
+    # What is no string may equal another value (1, 1.0, true), or have no hash, so its text stands for it.
+    files = (file if isinstance(file, str) else (json.dumps(file),) for file in reversed(weight_map.values()))
+    first = dict(zip(files, reversed(weight_map), strict=True))
     return {**index, "weight_map": {name: weight_map[name] for name in first.values()}}
 
 

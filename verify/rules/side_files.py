@@ -17,6 +17,7 @@ VOCABULARY = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 TEMPLATES = ("chat_template.jinja", "chat_template.json")
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+LICENCES = ("LICENSE", "LICENCE", "NOTICE", "COPYING")
 SPECIAL_IDS = tuple(f"{token}_token_id" for token in ("bos", "eos", "pad", "image", "video", "vision_start"))
 SMALL = 64 * 1024 * 1024
 """Bytes; a larger side file is compared by size alone."""
@@ -98,6 +99,20 @@ def processors(case: Case) -> Iterable[Hit]:
             yield Hit("video_preprocessor_config.json", "missing", "engines cannot read a video", RESTORE)
     if case.base is not None or vision:
         yield from _template(case)
+
+
+@rule(
+    "X09",
+    "the licence of the base goes with it",
+    severity="warning",
+    evidence="Hub review",
+    remedy="ckpt restore-files SRC --base BASE",
+    needs_base=True,
+)
+def licence(case: Case) -> Iterable[Hit]:
+    for name in case.base.side_files if case.base else ():
+        if name.upper().startswith(LICENCES):
+            yield from _compare(case, name, changed="warning", consequence="its terms ask that they be passed on")
 
 
 def _template(case: Case) -> Iterator[Hit]:
