@@ -197,6 +197,43 @@ def test_only_expert_0_decides(experts: Checkpoint, engine: str) -> None:
     assert [fault for fault, _ in faults(first)] == ["experts"]
 
 
+TWO_ALIKE = {"group_0": group("Linear"), "group_1": group("re:.*experts.*down_proj")}
+
+
+@pytest.mark.parametrize(
+    "changes, torn",
+    [
+        ({}, set()),
+        ({"format": None}, {"sglang@0.5.23"}),
+        ({"weights": {"num_bits": 4, "group_size": 32}}, set()),
+        ({"weights": {"num_bits": 8, "group_size": 32}}, {"vllm@0.24", "sglang@0.5.23"}),
+    ],
+)
+def test_experts_in_two_groups_are_built_if_the_groups_are_parsed_alike(
+    experts: Checkpoint, changes: dict[str, Any], torn: set[str]
+) -> None:
+    """As the engines' own code judges them (`test_engines_own_code.py`): vLLM fills in a missing format, SGLang not."""
+    document = qwen.config(*SOUND, **TWO_ALIKE | {"group_0": group("Linear") | changes})
+    for engine in ("vllm@0.24", "sglang@0.5.23"):
+        found = {fault for fault, _ in faults(qwen.judged(experts, document, engine))}
+        assert found == ({"experts"} if engine in torn else set())
+
+
+def test_sglang_refuses_experts_of_which_one_projection_is_neither_ignored_nor_targeted(experts: Checkpoint) -> None:
+    document = qwen.config("re:.*gate_proj", "re:.*mtp.*", group_0=group("re:.*_attn.*", "re:.*shared_expert.*"))
+    found = faults(qwen.judged(experts, document, "sglang"))
+    assert ("no-target", f"{LAYER}1.mlp.experts") in found
+    both = qwen.config("re:.*experts.*", "re:.*mtp.*", group_0=group("re:.*_attn.*", "re:.*shared_expert.*"))
+    assert faults(qwen.judged(experts, both, "sglang")) == []
+
+
+def test_of_two_spellings_of_a_module_vllm_takes_the_last(experts: Checkpoint) -> None:
+    spelled, own = f"{LAYER}3.self_attn.o_proj", "language_model.model.layers.3.self_attn.o_proj"
+    document = qwen.config(group_0=group(spelled), group_1=group(own, bits=8))
+    (resolved,) = qwen.judged(experts, document, "vllm@0.24").resolved
+    assert resolved.main[spelled].group == "group_1"
+
+
 def test_vllm_looked_up_the_class_before_the_shards_until_0_27(tmp_path: Path) -> None:
     qkv = {f"{LAYER}3.self_attn.{part}_proj" for part in "qkv"}
     checkpoint = qwen.stored(tmp_path / "model", lambda module: qwen.body_experts(module) or module in qkv)

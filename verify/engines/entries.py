@@ -13,7 +13,10 @@ class Entries:
     """Entries in their order. Looking a name up costs one look into a dictionary and one match for each regex."""
 
     def __init__(self, entries: Iterable[str], renamed: Mapping[str, str] | None = None) -> None:
-        """`renamed` gives the engine's spelling of an entry where it differs; invalid regexes cover nothing."""
+        """`renamed` gives the engine's spelling of an entry where it differs; invalid regexes cover nothing.
+
+        Of entries that the engine spells alike, the last counts, in the place of the first: a dictionary's order.
+        """
         self._position: dict[str, int] = {}
         self._spelling: list[str] = []
         self._patterns: list[tuple[int, re.Pattern[str]]] = []
@@ -23,7 +26,8 @@ class Entries:
             if pattern is not None:
                 self._patterns.append((position, pattern))
             elif not entry.startswith("re:"):
-                self._position.setdefault((renamed or {}).get(entry, entry), position)
+                first = self._position.setdefault((renamed or {}).get(entry, entry), position)
+                self._spelling[first] = entry
 
     def first(self, name: str) -> str | None:
         """The first entry, in the config's spelling, that is `name` or whose regex matches at its start."""

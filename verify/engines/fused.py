@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from verify.engines.engine import Engine, View
 from verify.engines.entries import Entries, config_groups, ignore_entries, target_groups
 from verify.engines.resolution import Fault, LoadError, Resolution
+from verify.engines.schemes import Scheme, scheme_of
 from verify.engines.slots import Slot
 
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
@@ -24,13 +25,15 @@ LINEAR = "Linear"
 class Manner:
     """Where the engines part: `experts_classes` take over what `Linear` is assigned; `suffixes`: an exact ignore entry
     also names a module by the end of its name; `shards_first`: shards before the class; `head_by_class`: class names
-    are tried on the head; `must_match`: a layer that nothing covers is an error."""
+    are tried on the head; `must_match`: a layer that nothing covers is an error; `inherits_format`: a group without a
+    format has that of the whole config."""
 
     experts_classes: tuple[str, ...]
     suffixes: bool = False
     shards_first: bool = False
     head_by_class: bool = True
     must_match: bool = False
+    inherits_format: bool = False
 
 
 class Verdict(NamedTuple):
@@ -115,7 +118,7 @@ class FusedResolver:
         if any(scheme != schemes[0] for scheme in schemes):
             states = ", ".join(f"{p} {v.group or 'dense'}" for p, v in zip(PROJECTIONS, verdicts, strict=True))
             return verdicts[0]._replace(fault="experts", found=f"expert 0 has {states}")
-        return verdicts[0]
+        return next((verdict for verdict in verdicts if verdict.fault), verdicts[0])
 
     def _head(self, layer: str) -> Verdict:
         """SGLang's `get_lm_head_scheme`: by name only, and dense where no target names it."""
@@ -161,10 +164,13 @@ class FusedResolver:
         found = [self._targets.first(layer.replace(key, shard)) for shard in self.view.matching[key]]
         return found[0] if all(found) else None
 
-    def _scheme(self, group: str | None) -> Any:
+    def _scheme(self, group: str | None) -> Scheme | None:
         """What two groups must share to be the same scheme; None for dense."""
         data = config_groups(self.quantization).get(group or "")
-        return None if data is None else (data.get("weights"), data.get("input_activations"), data.get("format"))
+        if data is None:
+            return None
+        inherited = self.quantization.get("format") if self.manner.inherits_format else None
+        return scheme_of(data, inherited)
 
     def _errors(self, failed: Mapping[str, list[str]]) -> Iterator[LoadError]:
         for layer, modules in failed.items():

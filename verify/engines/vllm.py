@@ -22,7 +22,7 @@ def resolve_scope(
     """What vLLM builds in one scope. A layer that no target covers is built dense."""
     if not engine.has("packed_head"):
         view = replace(view, unquantized=(*view.unquantized, HEAD))
-    manner = Manner((EXPERTS,), shards_first=engine.has("shards_before_class"))
+    manner = Manner((EXPERTS,), shards_first=engine.has("shards_before_class"), inherits_format=True)
     return FusedResolver(engine, view, _without_attention(quantization), manner).resolve(slots)
 
 
