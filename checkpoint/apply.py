@@ -226,6 +226,3 @@ def _refuse_full_disk(plan: Plan, goal: Path, *, in_place: bool) -> None:
 
 def _nearest_folder(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
-
-
-__all__ = ["Progress", "apply_plan", "default_workers", "plan_for"]

@@ -190,8 +190,8 @@ def _index(draft: Draft, names: Mapping[str, str]) -> Document | None:
     metadata = dict(metadata) if isinstance(metadata, dict) else {}
     if metadata.get("total_size") != total:
         metadata["total_size"] = total
-    if _shapes(draft.tensors) != _shapes(draft.origin.tensors):
-        metadata.pop("total_parameters", None)  # it counted what the checkpoint held before
+    if "total_parameters" in metadata and _shapes(draft.tensors) != _shapes(draft.origin.tensors):
+        del metadata["total_parameters"]  # it counted what the checkpoint held before
     return origin.with_value({**origin.value, "metadata": metadata, "weight_map": weight_map})
 
 

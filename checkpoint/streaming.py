@@ -53,38 +53,33 @@ class Streaming:
 
     def examine(self, works: Iterable[Work]) -> None:
         """Run `works` for what they refuse; their output goes nowhere."""
-        waiting: deque[Future[tuple[int, int]]] = deque()
-        blocks = ((work, block) for work in works for block in range(work.blocks))
-        try:
-            for work, block in blocks:
-                if len(waiting) >= self._ahead:
-                    self._collect(work.source.path.name, waiting)
-                waiting.append(self._pool.submit(_run_block, work, block, {}, -1, self._files))
-            while waiting:
-                self._collect("", waiting)
-        except BaseException:
-            _abandon(waiting)
-            raise
+        self._run_blocks("", ((work, {}) for work in works), -1)
 
     def _run_works(self, shard: ShardPlan, places: Places, handle: int) -> None:
-        """Run all blocks, with at most 2 per worker under way or waiting, so that buffers stay few."""
         targets = _targets(shard, places)
-        waiting: deque[Future[tuple[int, int]]] = deque()
-        written = 0
-        try:
-            for work in works_of(shard):
-                for block in range(work.blocks):
-                    if len(waiting) >= self._ahead:
-                        written += self._collect(shard.name, waiting)
-                    waiting.append(self._pool.submit(_run_block, work, block, targets[id(work)], handle, self._files))
-            while waiting:
-                written += self._collect(shard.name, waiting)
-        except BaseException:
-            _abandon(waiting)
-            raise
+        written = self._run_blocks(shard.name, ((work, targets[id(work)]) for work in works_of(shard)), handle)
         due = sum(nbytes for outputs in targets.values() for _, nbytes in outputs.values())
         if written != due and not self.refusals:
             raise ValueError(f"{shard.name}: its works made {written:,} bytes of {due:,}")
+
+    def _run_blocks(self, shard: str, works: Iterable[tuple[Work, Places]], handle: int) -> int:
+        """Run all blocks, with at most 2 per worker under way or waiting, so that buffers stay few; bytes written."""
+        waiting: deque[Future[tuple[int, int]]] = deque()
+        written = 0
+        try:
+            for work, targets in works:
+                for block in range(work.blocks):
+                    if len(waiting) >= self._ahead:
+                        written += self._collect(shard, waiting)
+                    waiting.append(self._pool.submit(_run_block, work, block, targets, handle, self._files))
+            while waiting:
+                written += self._collect(shard, waiting)
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            wait(waiting)  # a running block must not write to a handle that was closed, and maybe opened for another
+            raise
+        return written
 
     def _collect(self, shard: str, waiting: deque[Future[tuple[int, int]]]) -> int:
         """Bytes written by the oldest block, which is waited for."""
@@ -98,14 +93,6 @@ class Streaming:
                 waiting.popleft()
         self._progress(shard, read)
         return written
-
-
-def _abandon(waiting: deque[Future[tuple[int, int]]]) -> None:
-    """Stop what has not begun and wait for the rest: a running block must not write to a handle that was closed, and
-    maybe opened for another file."""
-    for future in waiting:
-        future.cancel()
-    wait(waiting)
 
 
 def _places(shard: ShardPlan) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -10,10 +10,10 @@ from pathlib import Path
 from checkpoint import Checkpoint, Draft, Problem, open_checkpoint
 from checkpoint.folding import fold
 from checkpoint.patterns import matches, pattern_problems
+from ckpt.comparing import compared
 from ckpt.options import Writing
-from ckpt.output import Output
 from ckpt.writing import carry_out
-from surgery import Difference, compare_dense, derive, graft_mtp, lineage_problems, restore_dense, restore_files
+from surgery import Difference, derive, graft_mtp, lineage_problems, restore_dense, restore_files
 from surgery.quantization_config import current, with_quantization
 from surgery.scheme import HEAD, HEAD_TARGET
 from surgery.selection import LINEAR
@@ -82,7 +82,7 @@ def mend_and_write(src: Path, report: Report, base: Path | None, writing: Writin
     itself so that no operation can start from it, Refused where it does not descend from `base`.
     """
     origin, source = open_checkpoint(src), open_checkpoint(base) if base else None
-    differences = _compared(origin, source, writing.output) if source and _needs_comparison(report.findings) else []
+    differences = compared(origin, source, writing.output) if source and _needs_comparison(report.findings) else []
     mending = mend(report.findings, origin, source, differences)
     writing.output.line()
     for finding, why in mending.left:
@@ -100,12 +100,6 @@ def mend_and_write(src: Path, report: Report, base: Path | None, writing: Writin
 def _needs_comparison(findings: Iterable[Finding]) -> bool:
     """Must dense tensors be compared with the base's to know what to put back?"""
     return any(operation_for(finding) == "restore-dense" for finding in findings)
-
-
-def _compared(origin: Checkpoint, base: Checkpoint, output: Output) -> list[Difference]:
-    total = 2 * sum(ref.nbytes for name, ref in base.tensors.items() if name in origin.tensors)
-    with output.progress("comparing", total) as advance:
-        return compare_dense(origin, base, lambda nbytes: advance("", nbytes))
 
 
 def _operations(base: Checkpoint | None, differences: Sequence[Difference]) -> Mapping[str, Operation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,11 +17,6 @@ from ckpt.options import (
     writing_options,
 )
 from ckpt.writing import carry_out
-
-if TYPE_CHECKING:
-    from checkpoint import Checkpoint
-    from ckpt.output import Output
-    from surgery import Difference
 
 EXAMPLES = examples(
     "ckpt fixup EXPORT --base BASE --out FIXED",
@@ -51,21 +46,14 @@ def command(src: Path, base: Path, **options: Any) -> None:
     if int8:
         require_torch("fixup --int8-head")
     from checkpoint import Draft, Refused, open_checkpoint
+    from ckpt.comparing import compared
     from surgery import Scheme, fixup, keep_dense, lineage_problems
 
     origin, source = open_checkpoint(src), open_checkpoint(base)
     problems = [] if any_lineage else lineage_problems(origin, source)
     if problems:  # against the wrong base everything differs, which would bury the reason
         raise Refused(problems)
-    differences = keep_dense(_compare(origin, source, writing.output), keep)
+    differences = keep_dense(compared(origin, source, writing.output), keep)
     head = Scheme(8, 128) if int8 else None
     draft = fixup(Draft.of(origin), source, differences, restore=restore, head=head, maths=maths)
     carry_out(draft, writing, base=source)
-
-
-def _compare(origin: Checkpoint, base: Checkpoint, output: Output) -> list[Difference]:
-    from surgery import compare_dense
-
-    total = 2 * sum(ref.nbytes for name, ref in base.tensors.items() if name in origin.tensors)
-    with output.progress("comparing", total) as advance:
-        return compare_dense(origin, base, lambda nbytes: advance("", nbytes))

@@ -63,6 +63,63 @@ def replica(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_replica(tmp_path_factory.mktemp("replica") / "Qwen3.6-35B-A3B")
 
 
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dense Llama of random weights."""
+    from exporting import random_llama
+
+    return random_llama(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="session")
+def packed4(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`llama` as llm-compressor packs it: INT4 in groups of 32."""
+    from exporting import IGNORED, export
+
+    return export(llama, tmp_path_factory.mktemp("w4") / "out", 4, 32, ignore=IGNORED)
+
+
+@pytest.fixture(scope="session")
+def packed_moe(qwen_moe_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The experts of the small Qwen MoE as llm-compressor packs them: INT4 in groups of 128."""
+    from exporting import BODY_ONLY, export
+
+    return export(qwen_moe_base, tmp_path_factory.mktemp("moe") / "out", 4, 128, ignore=BODY_ONLY)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A checkpoint to make drafts of."""
+    from drafting import sample
+
+    return sample(tmp_path / "source")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "target"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A checkpoint in a git repository, with all that may stand beside it."""
+    from drafting import repository
+
+    return repository(tmp_path)
+
+
+@pytest.fixture(params=["exchange", "file by file"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of taking a folder's place; what they make must not differ."""
+    from drafting import without_exchange
+
+    from checkpoint import staging
+
+    if request.param != "exchange":
+        monkeypatch.setattr(staging, "_exchange", without_exchange)
+    return str(request.param)
+
+
 def _qwen_sources() -> list[Path]:
     code = [DEMO / name for name in ("qwen_moe.py", "qwen_files.py", "shards.py")]
     return code + sorted((DEMO / "qwen_small").iterdir())

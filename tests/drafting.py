@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from building import Entries, write_checkpoint, write_shard
 
-from checkpoint import Checkpoint, Computed, Draft, Problem, Refused, Stored, TensorRef, open_checkpoint
+from checkpoint import (
+    Checkpoint,
+    Computed,
+    Draft,
+    Problem,
+    Refused,
+    Stored,
+    TensorRef,
+    apply_plan,
+    open_checkpoint,
+    plan_for,
+)
 from checkpoint.draft import Block
 
 SHARDS = tuple(f"model-{number:05d}-of-00003.safetensors" for number in (1, 2, 3))
@@ -149,3 +162,11 @@ def tensors_of(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
         for name, t in deserialize(path.read_bytes()):  # type: ignore[no-untyped-call]
             found[name] = (t["dtype"], tuple(t["shape"]), bytes(t["data"]))
     return found
+
+
+def write(draft: Draft, target: Path, **more: Any) -> Path:
+    return apply_plan(plan_for(draft, target), target, **more)
+
+
+def without_exchange(one: Path, other: Path) -> None:
+    raise OSError(errno.ENOSYS, "no renameat2")

@@ -8,21 +8,16 @@ import stat
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from building import INDEX, write_shard
-from drafting import CONFIG, SHARDS, Inverted, contents, entries, noise, opened, sample, tensors_of, with_work
+from drafting import CONFIG, SHARDS, Inverted, contents, entries, noise, opened, tensors_of, with_work, write
 from safetensors import safe_open
 
-from checkpoint import Computed, Draft, Stored, apply_plan, open_checkpoint, plan_for
+from checkpoint import Computed, Draft, Stored, open_checkpoint
 
 GRAFT = "model-graft.safetensors"
 ORIGINAL = {name: (dtype, shape, data or b"") for name, (dtype, shape, data) in entries().items()}
-
-
-def write(draft: Draft, target: Path, **more: Any) -> Path:
-    return apply_plan(plan_for(draft, target), target, **more)
 
 
 def worked(name: str, step: int = 16) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
@@ -43,16 +38,6 @@ def shared_blocks(path: Path) -> list[str]:
     """The physical extents that a reflink shares with another file."""
     listed = subprocess.run(["filefrag", "-v", path], capture_output=True, text=True, check=False).stdout
     return [line.split(":")[2].strip() for line in listed.splitlines() if "shared" in line]
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return sample(tmp_path / "source")
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    return tmp_path / "target"
 
 
 def test_a_draft_that_changes_nothing_gives_the_same_files(source: Path, target: Path) -> None:

@@ -12,24 +12,10 @@ from typing import Any
 
 import pytest
 from building import write_shard
-from drafting import SHARDS, Inverted, sample, with_work
+from drafting import SHARDS, Inverted, with_work
 
 from checkpoint import Draft, apply_plan, open_checkpoint, plan_for
 from checkpoint.draft import Block
-
-
-def write(draft: Draft, target: Path, **more: Any) -> Path:
-    return apply_plan(plan_for(draft, target), target, **more)
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return sample(tmp_path / "source")
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    return tmp_path / "target"
 
 
 class Traffic:

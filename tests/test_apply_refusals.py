@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from building import write_shard
-from drafting import SHARDS, Inverted, Refusing, contents, entries, sample, with_work
+from drafting import SHARDS, Inverted, Refusing, contents, entries, sample, with_work, write
 
 from checkpoint import (
     CkptError,
@@ -20,28 +20,12 @@ from checkpoint import (
     Stored,
     UnreadableCheckpoint,
     WriteFailed,
-    apply_plan,
     make_plan,
     open_checkpoint,
-    plan_for,
 )
 
 GRAFT = "model-graft.safetensors"
 ORIGINAL = dict(entries())
-
-
-def write(draft: Draft, target: Path, **more: Any) -> Path:
-    return apply_plan(plan_for(draft, target), target, **more)
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return sample(tmp_path / "source")
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    return tmp_path / "target"
 
 
 def refused(draft: Draft, target: Path, kind: type[CkptError] = Refused) -> list[str]:

@@ -10,26 +10,11 @@ import pytest
 import torch
 from building import found, scheme, write_json
 from compressed_tensors.compressors import pack_to_int32
-from exporting import BODY_ONLY, IGNORED, LONE, QWEN, UP, State, changed, experts_changed, export, random_llama, save
+from exporting import LONE, QWEN, UP, State, changed, experts_changed, save
 from safetensors.torch import save_file
 
 from verify import Report, verify
 from verify.registry import Level
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_llama(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
-def packed4(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export(llama, tmp_path_factory.mktemp("w4") / "out", 4, 32, ignore=IGNORED)
-
-
-@pytest.fixture(scope="module")
-def packed_moe(qwen_moe_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export(qwen_moe_base, tmp_path_factory.mktemp("moe") / "out", 4, 128, ignore=BODY_ONLY)
 
 
 def judged(folder: Path, base: Path | None, level: Level = "full") -> Report:

@@ -13,30 +13,13 @@ from typing import Any
 
 import pytest
 from building import INDEX, edit_json, write_shard
-from drafting import SHARDS, contents, entries, inodes, repository, sample, tensors_of, with_work
+from drafting import SHARDS, contents, entries, inodes, sample, tensors_of, with_work, without_exchange
 
 from checkpoint import Draft, Refused, apply_plan, open_checkpoint, plan_for, staging
 from checkpoint.apply import _refuse_mounted
 
 ORIGINAL = dict(entries())
 RENUMBERED = tuple(f"model-{number:05d}-of-00002.safetensors" for number in (1, 2))
-
-
-def without_exchange(one: Path, other: Path) -> None:
-    raise OSError(errno.ENOSYS, "no renameat2")
-
-
-@pytest.fixture(params=["exchange", "file by file"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of taking a folder's place; what they make must not differ."""
-    if request.param != "exchange":
-        monkeypatch.setattr(staging, "_exchange", without_exchange)
-    return str(request.param)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return repository(tmp_path)
 
 
 def write(draft: Draft, **more: Any) -> Path:

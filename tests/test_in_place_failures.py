@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -12,26 +11,9 @@ from typing import Any
 
 import pytest
 from breaking import each_failure, each_kill, killed_at, quick_folder
-from drafting import contents, inodes, repository, with_work
+from drafting import contents, inodes, repository, with_work, without_exchange
 
 from checkpoint import Draft, UnreadableCheckpoint, WriteFailed, apply_plan, open_checkpoint, plan_for, staging
-
-
-def without_exchange(one: Path, other: Path) -> None:
-    raise OSError(errno.ENOSYS, "no renameat2")
-
-
-@pytest.fixture(params=["exchange", "file by file"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of taking a folder's place; what they make must not differ."""
-    if request.param != "exchange":
-        monkeypatch.setattr(staging, "_exchange", without_exchange)
-    return str(request.param)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return repository(tmp_path)
 
 
 @pytest.fixture

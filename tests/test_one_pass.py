@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 from building import INDEX, edit_json, write_shard
-from drafting import contents, entries, sample, with_work
+from drafting import contents, entries, sample, with_work, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint import Draft, Stored, apply_plan, open_checkpoint, plan_for
+from checkpoint import Draft, Stored, open_checkpoint
 
 GRAFT = "model-graft.safetensors"
 NAMES = list(entries())
-
-
-def write(draft: Draft, target: Path, **more: Any) -> Path:
-    return apply_plan(plan_for(draft, target), target, **more)
 
 
 def _drop(draft: Draft, name: str, other: dict[str, Any]) -> Draft:

@@ -10,7 +10,6 @@ import torch
 from building import LLAMA, found, write_json
 from compressed_tensors.compressors import pack_to_int32, unpack_from_int32
 from exporting import (
-    BODY_ONLY,
     DOWN,
     GATE,
     IGNORED,
@@ -21,7 +20,6 @@ from exporting import (
     changed,
     experts_changed,
     export,
-    random_llama,
     swap,
     unpacked,
 )
@@ -31,21 +29,6 @@ from test_rtn import upstream
 from surgery.scheme import Scheme
 from verify import Report, verify
 from verify.registry import Level
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_llama(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
-def packed4(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export(llama, tmp_path_factory.mktemp("w4") / "out", 4, 32, ignore=IGNORED)
-
-
-@pytest.fixture(scope="module")
-def packed_moe(qwen_moe_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export(qwen_moe_base, tmp_path_factory.mktemp("moe") / "out", 4, 128, ignore=BODY_ONLY)
 
 
 @pytest.fixture(scope="module")

@@ -55,11 +55,6 @@ def room(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    return tmp_path / "target"
-
-
 @pytest.mark.parametrize("exists", [False, True], ids=["new", "empty"])
 def test_whatever_fails_at_whatever_call_leaves_everything_as_it_was(room: Path, exists: bool) -> None:
     source, target = sample(room / "source"), room / "target"

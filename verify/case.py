@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkpoint import Checkpoint, Files, Module, UnreadableCheckpoint, group_modules, read_header
 from checkpoint.families import Family, Spec, SpecError, find_family
+from checkpoint.layout import quantization_config
 from verify.registry import Level
 
 if TYPE_CHECKING:
@@ -79,10 +80,6 @@ class Case:
         return group_modules(self.checkpoint.tensors)
 
     @cached_property
-    def base_modules(self) -> dict[str, Module]:
-        return group_modules(self.base.tensors) if self.base else {}
-
-    @cached_property
     def named(self) -> dict[str, None]:
         """Every tensor name that the folder knows of, in order: stored, only indexed, or in a shard outside the index.
 
@@ -111,12 +108,7 @@ class Case:
     @cached_property
     def quantization(self) -> Mapping[str, Any] | None:
         """The quantization_config that engines would use: of config.json, else of its text_config; None if dense."""
-        text = self.config.get("text_config")
-        for holder in (self.config, text if isinstance(text, dict) else {}):
-            found = holder.get("quantization_config")
-            if isinstance(found, dict):
-                return found
-        return None
+        return quantization_config(self.config)
 
     @cached_property
     def groups(self) -> GroupTable:
