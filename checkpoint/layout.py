@@ -20,6 +20,7 @@ from checkpoint.folding import fold
 from checkpoint.header import Header, TensorRef
 from checkpoint.modules import Module, group_modules
 from checkpoint.patterns import PREFIX, compiled
+from checkpoint.quantization import quantization_config
 
 TRIPLE = ("weight_packed", "weight_scale", "weight_shape")
 MOST_BITS = 16
@@ -49,15 +50,6 @@ def layout(checkpoint: Checkpoint, *, hashes: bool = False) -> dict[str, Any]:
         "shards": {file: _shard(header) for file, header in checkpoint.shards.items()},
         "side_files": {name: _side_file(path, hashes) for name, path in checkpoint.side_files.items()},
     }
-
-
-def quantization_config(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The `quantization_config` that vLLM reads: of the top level, else of the text section; None if there is none."""
-    for section in (config, config.get("text_config")):
-        found = section.get("quantization_config") if isinstance(section, Mapping) else None
-        if isinstance(found, Mapping):
-            return found
-    return None
 
 
 def _family_and_spec(config: Mapping[str, Any]) -> tuple[Family | None, Spec | None]:

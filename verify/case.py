@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkpoint import Checkpoint, Files, Module, UnreadableCheckpoint, group_modules, read_header
 from checkpoint.families import Family, Spec, SpecError, find_family
-from checkpoint.layout import quantization_config
+from checkpoint.quantization import quantization_config
 from verify.registry import Level
 
 if TYPE_CHECKING:
