@@ -6,7 +6,7 @@ Knows no operation and no rule. `open_checkpoint` reads headers only; a `Draft` 
 
 from checkpoint.apply import apply_plan, default_workers, examine, plan_for
 from checkpoint.document import Document
-from checkpoint.draft import Computed, Draft, Source, Stored, Work
+from checkpoint.draft import Computed, Draft, Source, Work
 from checkpoint.errors import CkptError, MissingExtra, Problem, Refused, UnreadableCheckpoint, WriteFailed, escape
 from checkpoint.files import Files
 from checkpoint.folder import CONFIG, INDEX, Checkpoint, open_checkpoint, survey
@@ -31,7 +31,6 @@ __all__ = [
     "Refused",
     "ShardPlan",
     "Source",
-    "Stored",
     "TensorRef",
     "UnreadableCheckpoint",
     "Work",

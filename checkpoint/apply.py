@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from checkpoint.document import Document
-from checkpoint.draft import Draft, Stored
+from checkpoint.draft import Draft
 from checkpoint.errors import Problem, Refused, UnreadableCheckpoint, WriteFailed
 from checkpoint.files import Files
 from checkpoint.folder import CONFIG, INDEX, Checkpoint
-from checkpoint.header import stamp
+from checkpoint.header import TensorRef, stamp
 from checkpoint.linking import can_share, copy, copy_identity, keep, share
 from checkpoint.plan import Plan, ShardPlan, make_plan
 from checkpoint.staging import publish_new, publish_over, refuse_occupied, staging_folder
@@ -181,9 +181,9 @@ def _refuse_unfit(plan: Plan, goal: Path) -> None:
 
 def _source_folders(plan: Plan) -> Iterator[Path]:
     """The origin and every other folder that tensors come from."""
-    folders = {plan.draft.origin.root}
-    for source in plan.draft.tensors.values():
-        folders.add((source.ref if isinstance(source, Stored) else source.work.source).path.parent)
+    sources = (source for shard in plan.shards for source in shard.tensors.values())
+    paths = {(source if isinstance(source, TensorRef) else source.work.source).path for source in sources}
+    folders = {plan.draft.origin.root, *(path.parent for path in paths)}
     return (folder.resolve() for folder in folders)
 
 

@@ -1,7 +1,7 @@
 """What a new checkpoint shall hold, as a value. Operations are functions from draft to draft; none touches data.
 
-A tensor of a draft is either the bytes of a stored one or an output of `Work` over a stored one. What an operation
-finds wrong it records as a problem, so that several operations report all their refusals together.
+A tensor of a draft is either a stored one, taken byte for byte, or an output of `Work` over a stored one. What an
+operation finds wrong it records as a problem, so that several operations report all their refusals together.
 """
 
 from __future__ import annotations
@@ -48,25 +48,6 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A tensor that is taken byte for byte."""
-
-    ref: TensorRef
-
-    @property
-    def dtype(self) -> str:
-        return self.ref.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.ref.shape
-
-    @property
-    def nbytes(self) -> int:
-        return self.ref.nbytes
-
-
-@dataclass(frozen=True)
 class Computed:
     """A tensor that is an output of some work."""
 
@@ -86,7 +67,7 @@ class Computed:
         return dtypes.nbytes(self.dtype, self.shape)
 
 
-Source = Stored | Computed
+Source = TensorRef | Computed
 
 
 @dataclass(frozen=True)
@@ -99,7 +80,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Draft:
-    """`tensors` is in index order; `placement` says which shard of the origin, or which new one, a tensor goes to."""
+    """`tensors` is in index order. `placement` names the shard of each tensor that the origin does not hold there; all
+    others stay where they are stored."""
 
     origin: Checkpoint
     tensors: Mapping[str, Source]
@@ -113,19 +95,29 @@ class Draft:
     @staticmethod
     def of(checkpoint: Checkpoint) -> Draft:
         """The draft that changes nothing."""
-        tensors: dict[str, Source] = {name: Stored(ref) for name, ref in checkpoint.tensors.items()}
-        placement = {name: ref.path.name for name, ref in checkpoint.tensors.items()}
         config = checkpoint.config_document or Document.of({})
-        return Draft(checkpoint, tensors, placement, config, checkpoint.side_files)
+        return Draft(checkpoint, checkpoint.tensors, {}, config, checkpoint.side_files)
+
+    def shards_of(self, names: Iterable[str]) -> dict[str, str]:
+        """The shard of the origin, or the new one, that each of the tensors `names` goes to."""
+        homes: dict[str, str] = {}
+        for label, header in self.origin.shards.items():
+            homes |= dict.fromkeys(header.tensors, label)
+        homes |= self.placement
+        return {name: homes[name] for name in names}
 
     def replaced(self, changes: Mapping[str, Mapping[str, Source]]) -> Draft:
         """Each tensor named in `changes` makes way for the tensors given, in the same shard and place."""
         tensors: dict[str, Source] = {}
-        placement: dict[str, str] = {}
+        placement = {name: shard for name, shard in self.placement.items() if name not in changes}
+        shards = self.shards_of(name for name in changes if name in self.tensors)
         for name, source in self.tensors.items():
-            for new, new_source in changes.get(name, {name: source}).items():
-                tensors[new] = new_source
-                placement[new] = self.placement[name]
+            instead = changes.get(name)
+            if instead is None:
+                tensors[name] = source
+            else:
+                tensors.update(instead)
+                placement.update(dict.fromkeys(instead, shards[name]))
         return replace(self, tensors=tensors, placement=placement)
 
     def without(self, names: Iterable[str]) -> Draft:

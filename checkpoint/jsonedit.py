@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from json.decoder import scanstring  # type: ignore[attr-defined]  # the typeshed stub lacks it
+from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, NamedTuple
 
 _DECODER = json.JSONDecoder()
@@ -64,6 +65,9 @@ def _edit(text: str, start: int, end: int, old: Any, new: Any, style: Style, mar
     if _same(old, new):
         return text[start:end]
     if old and new and isinstance(old, dict) and isinstance(new, dict):
+        even = _evenly(text[start:end], old, new, style)
+        if even is not None:
+            return even
         row = _row(text, start, end)
         return "{" + _joined(text, row, list(_members(row, new)), style, margin) + "}"
     if old and new and isinstance(old, list) and isinstance(new, list):
@@ -71,6 +75,25 @@ def _edit(text: str, start: int, end: int, old: Any, new: Any, style: Style, mar
         return "[" + _joined(text, row, list(_elements(row, new)), style, margin) + "]"
     inline = bool(old) and isinstance(old, (dict, list)) and "\n" not in text[start:end]
     return _serialise(new, style._replace(indent=None) if inline else style, margin)
+
+
+def _evenly(here: str, old: dict[str, Any], new: dict[str, Any], style: Style) -> str | None:
+    """The text of `new` where `here` says `old`: for maps of strings, a member a line, all laid out alike.
+
+    It is what an edit member by member gives, in a tenth of the time: an index has 100,000. None for anything else.
+    """
+    start = _skip(here, 1)
+    lead, closing = here[1:start], here[len(here[:-1].rstrip(" \t\r\n")) : -1]
+    if "\n" not in lead or set(map(type, (*old.values(), *new.values()))) != {str}:
+        return None
+    colon = _colon(here[start : _skip(here, _skip(here, scanstring(here, start + 1)[1]) + 1)])
+    encode = encode_basestring_ascii if style.ascii_only else encode_basestring
+
+    def told(value: dict[str, str]) -> str:
+        lines = [encode(key) + colon + encode(text) for key, text in value.items()]
+        return "{" + lead + ("," + lead).join(lines) + closing + "}"
+
+    return told(new) if told(old) == here else None
 
 
 def _members(row: _Row, new: dict[str, Any]) -> Iterator[tuple[_Item | None, str | None, Any]]:
@@ -184,6 +207,8 @@ def _colon(key_text: str) -> str:
 def _same(old: Any, new: Any) -> bool:
     """Would `new` be written as `old` was? true is not 1, 1 is not 1.0, and the order of members shows."""
     if isinstance(old, dict) and isinstance(new, dict):
+        if set(map(type, old.values())) == {str}:  # a string equals nothing but a string
+            return old == new and list(old) == list(new)
         return list(old) == list(new) and all(_same(old[key], new[key]) for key in old)
     if isinstance(old, list) and isinstance(new, (list, tuple)):
         return len(old) == len(new) and all(map(_same, old, new))

@@ -14,6 +14,9 @@ from checkpoint.errors import Problem
 
 PREFIX = "re:"
 
+_ONE_DIGIT = str.maketrans("123456789", "000000000")
+_DIGIT_BLIND = re.compile(r"(?:[A-Za-z_.*+?^$|]|\\[.]|\((?!\?)|\((?=\?:)|\)|:)*")
+
 
 @lru_cache(maxsize=4096)
 def compiled(entry: str) -> re.Pattern[str] | None:
@@ -35,6 +38,43 @@ def matches(entry: str, name: str) -> bool:
 def first_match(entries: Iterable[str], name: str) -> str | None:
     """The first entry that covers `name`."""
     return next((entry for entry in entries if matches(entry, name)), None)
+
+
+class Patterns:
+    """Valid entries, to be held against many names.
+
+    A pattern without a digit, a class, a count or a backreference cannot tell one digit from another. What it says of
+    a name it therefore says of every name that differs in digits only, and is asked once: layers and experts make
+    30,000 names of a few dozen.
+    """
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        self._entries = list(dict.fromkeys(entries))
+        self._literal: dict[str, int] = {}
+        self._blind: list[tuple[int, re.Pattern[str]]] = []
+        self._sighted: list[tuple[int, re.Pattern[str]]] = []
+        self._known: dict[str, int] = {}
+        for number, entry in enumerate(self._entries):
+            pattern = compiled(entry)
+            if pattern is None:
+                self._literal[entry] = number
+            else:
+                (self._blind if _DIGIT_BLIND.fullmatch(pattern.pattern) else self._sighted).append((number, pattern))
+
+    def first(self, name: str) -> str | None:
+        """The first entry that covers `name`."""
+        alike = name.translate(_ONE_DIGIT)
+        found = self._known.get(alike)
+        if found is None:
+            found = self._known[alike] = _first(self._blind, name, len(self._entries))
+        if self._sighted:
+            found = min(found, _first(self._sighted, name, len(self._entries)))
+        found = min(found, self._literal.get(name, found))
+        return self._entries[found] if found < len(self._entries) else None
+
+
+def _first(patterns: Iterable[tuple[int, re.Pattern[str]]], name: str, none: int) -> int:
+    return next((number for number, pattern in patterns if pattern.match(name)), none)
 
 
 def pattern_problems(entries: Iterable[str], file: str | None = None) -> list[Problem]:

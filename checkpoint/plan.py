@@ -10,7 +10,7 @@ from typing import Literal
 
 from checkpoint import dtypes
 from checkpoint.document import Document
-from checkpoint.draft import Computed, Draft, Source, Stored, Work
+from checkpoint.draft import Computed, Draft, Source, Work
 from checkpoint.errors import Problem, Refused
 from checkpoint.files import CHUNK
 from checkpoint.folder import LONE, SHARD_SUFFIX
@@ -83,9 +83,7 @@ def make_plan(draft: Draft, *, linkable: bool = True) -> Plan:
     problems = draft.problems or () if draft.tensors else (*draft.problems, Problem("no-tensors", "nothing is left"))
     if problems:
         raise Refused(problems)
-    members: dict[str, dict[str, Source]] = {}
-    for name, label in draft.placement.items():
-        members.setdefault(label, {})[name] = draft.tensors[name]
+    members = _members(draft)
     names = shard_names(list(members), list(draft.origin.shards))
     shards = tuple(_shard(draft, label, names[label], members[label], linkable) for label in names)
     _check(shards, draft)
@@ -99,6 +97,16 @@ def make_plan(draft: Draft, *, linkable: bool = True) -> Plan:
         appearing=tuple(name for name in after if name not in before),
         disappearing=tuple(name for name in before if name not in after),
     )
+
+
+def _members(draft: Draft) -> dict[str, Mapping[str, Source]]:
+    """What each shard shall hold, by label."""
+    if draft.tensors is draft.origin.tensors:
+        return {label: header.tensors for label, header in draft.origin.shards.items()}
+    members: dict[str, dict[str, Source]] = {}
+    for name, label in draft.shards_of(draft.tensors).items():
+        members.setdefault(label, {})[name] = draft.tensors[name]
+    return dict(members)
 
 
 def shard_names(labels: list[str], origin: list[str]) -> dict[str, str]:
@@ -124,7 +132,7 @@ def shard_names(labels: list[str], origin: list[str]) -> dict[str, str]:
 def _shard(draft: Draft, label: str, name: str, members: Mapping[str, Source], linkable: bool) -> ShardPlan:
     header = draft.origin.shards.get(label)
     source = draft.origin.root / label if header else None
-    if header is not None and _untouched(members, header.tensors):
+    if header is not None and members == header.tensors:
         size = header.nbytes + sum(ref.nbytes for ref in header.tensors.values())
         return ShardPlan(
             name, label, "linked" if linkable else "copied", source, {}, b"", size, 0 if linkable else size
@@ -144,17 +152,10 @@ def _shard(draft: Draft, label: str, name: str, members: Mapping[str, Source], l
     )
 
 
-def _untouched(members: Mapping[str, Source], stored: Mapping[str, TensorRef]) -> bool:
-    """Does the shard hold just what its file holds?"""
-    if members.keys() != stored.keys():
-        return False
-    return all(isinstance(source, Stored) and source.ref == stored[name] for name, source in members.items())
-
-
 def _bytes_read(sources: Collection[Source]) -> int:
     """Bytes that are copied, and bytes that works ask for, each work once however many outputs it has."""
     works = {id(source.work): source.work for source in sources if isinstance(source, Computed)}
-    copied = sum(source.nbytes for source in sources if isinstance(source, Stored))
+    copied = sum(source.nbytes for source in sources if isinstance(source, TensorRef))
     return copied + sum(work.span(block)[1] for work in works.values() for block in range(work.blocks))
 
 
@@ -182,7 +183,8 @@ def _index(draft: Draft, names: Mapping[str, str]) -> Document | None:
         return None
     old = list(origin.value.get("weight_map", ())) if origin else []
     order: Iterable[str] = sorted(draft.tensors) if old == sorted(old) else draft.tensors
-    weight_map = {name: names[draft.placement[name]] for name in order}
+    shards = draft.shards_of(order)
+    weight_map = {name: names[label] for name, label in shards.items()}
     total = sum(source.nbytes for source in draft.tensors.values())
     if origin is None:
         return Document.of({"metadata": {"total_size": total}, "weight_map": weight_map})
@@ -192,7 +194,8 @@ def _index(draft: Draft, names: Mapping[str, str]) -> Document | None:
         metadata["total_size"] = total
     if "total_parameters" in metadata and _shapes(draft.tensors) != _shapes(draft.origin.tensors):
         del metadata["total_parameters"]  # it counted what the checkpoint held before
-    return origin.with_value({**origin.value, "metadata": metadata, "weight_map": weight_map})
+    value = {**origin.value, "metadata": metadata, "weight_map": weight_map}
+    return origin if value == origin.value else origin.with_value(value)
 
 
 def _shapes(tensors: Mapping[str, Source] | Mapping[str, TensorRef]) -> dict[str, tuple[int, ...]]:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from checkpoint.draft import Computed, Stored, Work
+from checkpoint.draft import Computed, Work
 from checkpoint.errors import Problem, Refused, UnreadableCheckpoint
 from checkpoint.files import Files
+from checkpoint.header import TensorRef
 from checkpoint.linking import copy_range, write_all
 from checkpoint.plan import ShardPlan, works_of
 
@@ -106,9 +107,9 @@ def _ranges(shard: ShardPlan, places: Places) -> Iterator[tuple[Path, int, int, 
     """(source file, offset, position, bytes) of stored tensors, neighbours joined."""
     pending: tuple[Path, int, int, int] | None = None
     for name, source in shard.tensors.items():
-        if not isinstance(source, Stored) or not source.nbytes:
+        if not isinstance(source, TensorRef) or not source.nbytes:
             continue
-        ref = source.ref
+        ref = source
         if pending:
             path, offset, position, nbytes = pending
             if path == ref.path and offset + nbytes == ref.offset and position + nbytes == places[name][0]:

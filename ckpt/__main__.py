@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import sys
@@ -72,6 +73,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
+    gc.set_threshold(100_000, 20, 20)  # a checkpoint is a million small objects, none of them garbage
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = cli.main(prog_name="ckpt", standalone_mode=False)

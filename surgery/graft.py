@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from checkpoint import Checkpoint, Problem, TensorRef, split_name
-from checkpoint.draft import Draft, Source, Stored
+from checkpoint.draft import Draft
 from checkpoint.families import find_family
 from checkpoint.files import is_plain_name
 from checkpoint.folder import SHARD_SUFFIX
@@ -69,8 +69,8 @@ def graft(
 
 def place(draft: Draft, taken: Mapping[str, TensorRef], shard: str) -> Draft:
     """`taken` replaces what stands under the same names; what is new goes to `shard`."""
-    present = {name: {name: _stored(ref)} for name, ref in taken.items() if name in draft.tensors}
-    new = {name: _stored(ref) for name, ref in taken.items() if name not in draft.tensors}
+    present = {name: {name: ref} for name, ref in taken.items() if name in draft.tensors}
+    new = {name: ref for name, ref in taken.items() if name not in draft.tensors}
     draft = draft.replaced(present) if present else draft
     return draft.added(new, free_label(draft, shard)) if new else draft
 
@@ -133,7 +133,3 @@ def ignoring_new(grafted: Draft, before: Draft) -> Draft:
     new = [module for module in dense_linears(grafted) if module not in known]
     complete = complete_ignore(grafted, entries, new)
     return with_ignore(grafted, complete) if complete != entries else grafted
-
-
-def _stored(ref: TensorRef) -> Source:
-    return Stored(ref)

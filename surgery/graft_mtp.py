@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from checkpoint import CONFIG, Checkpoint, Problem, TensorRef
-from checkpoint.draft import Draft, Stored
+from checkpoint.draft import Draft
 from checkpoint.dtypes import FLOATS
 from checkpoint.families import Family, MtpInfo, SpecError, find_family
 from checkpoint.folding import fold
@@ -35,8 +35,7 @@ def graft_mtp(draft: Draft, base: Checkpoint) -> Draft:
     dropped = [name for name in draft.tensors if name.startswith(mtp.prefix)]
     grafted = draft
     if not _unchanged(draft, head, dropped):
-        sources = {name: Stored(ref) for name, ref in head.items()}
-        grafted = draft.without(dropped).added(sources, _shard_for(draft, dropped))
+        grafted = draft.without(dropped).added(head, _shard_for(draft, dropped))
     grafted = _with_declared_layers(grafted, base, mtp)
     if current(draft) is not None:
         grafted = _with_mtp_ignored(grafted, mtp)
@@ -100,14 +99,14 @@ def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _unchanged(draft: Draft, head: Mapping[str, TensorRef], dropped: list[str]) -> bool:
     """Does the draft take the very bytes already?"""
-    return set(dropped) == head.keys() and all(draft.tensors[name] == Stored(ref) for name, ref in head.items())
+    return set(dropped) == head.keys() and all(draft.tensors[name] == ref for name, ref in head.items())
 
 
 def _shard_for(draft: Draft, dropped: list[str]) -> str:
     """A shard that held nothing but the old head keeps its name, so that the set needs no new numbers."""
     gone = set(dropped)
-    homes = dict.fromkeys(draft.placement[name] for name in dropped)
-    others = {label for name, label in draft.placement.items() if name not in gone}
+    homes = dict.fromkeys(draft.shards_of(dropped).values())
+    others = set(draft.shards_of(name for name in draft.tensors if name not in gone).values()) if gone else set()
     emptied = [label for label in homes if label not in others]
     return emptied[0] if emptied else free_label(draft, MTP_SHARD)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from checkpoint import CONFIG, Problem, split_name
 from checkpoint.draft import Draft
 from checkpoint.folding import fold
-from checkpoint.patterns import first_match, matches, pattern_problems
+from checkpoint.patterns import Patterns, first_match, matches, pattern_problems
 from surgery.deriving import derive_ignore
 from surgery.mtp import MTP_ENTRIES, mtp_of
 from surgery.quantization_config import ignore_list, targets_of, unsupported, with_ignore
@@ -19,13 +19,13 @@ _Contradictions = dict[tuple[str, str], str]
 
 def set_ignore(draft: Draft, entries: Sequence[str]) -> Draft:
     """The ignore list becomes `entries`. Refused where it contradicts what is stored."""
-    return _edited(draft, entries, known={})
+    return _edited(draft, entries)
 
 
 def add_ignore(draft: Draft, entries: Sequence[str]) -> Draft:
     """`entries` behind those that stand. Refused where they contradict what is stored."""
     before = ignore_list(draft)
-    return _edited(draft, [*before, *entries], known=_contradictions(draft, before))
+    return _edited(draft, [*before, *entries], before)
 
 
 def remove_ignore(draft: Draft, entries: Sequence[str]) -> Draft:
@@ -37,7 +37,7 @@ def remove_ignore(draft: Draft, entries: Sequence[str]) -> Draft:
         problems = [Problem("entry-absent", f"no entry '{entry}'", CONFIG, remedy=remedy) for entry in absent]
         return draft.refusing([*unsupported(draft), *problems])
     kept = [entry for entry in before if entry not in entries]
-    return _edited(draft, kept, known=_contradictions(draft, before))
+    return _edited(draft, kept, before)
 
 
 def derive(draft: Draft) -> Draft:
@@ -53,36 +53,39 @@ def complete_ignore(draft: Draft, entries: Iterable[str], modules: Iterable[str]
     prefix = mtp_of(draft.config.value).prefix
     if any(m.startswith(prefix) for m in dense) and not any(first_match(MTP_ENTRIES, m) for m in packed):
         complete += [entry for entry in MTP_ENTRIES if entry not in complete]
-    uncovered = [module for module in dense if first_match(complete, module) is None]
+    ignored = Patterns(complete)
+    uncovered = [module for module in dense if ignored.first(module) is None]
     return complete + derive_ignore(uncovered, packed)
 
 
-def _edited(draft: Draft, entries: Sequence[str], known: _Contradictions) -> Draft:
-    """`draft` with `entries`, unless that makes for contradictions which were not `known` before."""
+def _edited(draft: Draft, entries: Sequence[str], before: Sequence[str] | None = None) -> Draft:
+    """`draft` with `entries`, unless that makes for contradictions which the list `before` did not."""
     problems = [*unsupported(draft), *pattern_problems(entries, CONFIG)]
     if not problems:
         found = _contradictions(draft, entries)
+        known = _contradictions(draft, before) if found and before is not None else {}
         problems = _problems({place: blamed for place, blamed in found.items() if place not in known})
     if problems:
         return draft.refusing(problems)
-    before = ignore_list(draft)
-    gone, new = [e for e in before if e not in entries], [e for e in dict.fromkeys(entries) if e not in before]
+    old = ignore_list(draft)
+    gone, new = [e for e in old if e not in entries], [e for e in dict.fromkeys(entries) if e not in old]
     return with_ignore(draft, entries).noting("ignore", f"{len(new)} entries added, {len(gone)} removed")
 
 
 def _contradictions(draft: Draft, entries: Iterable[str]) -> _Contradictions:
     """Packed modules that would be ignored, dense ones that would be built packed. Invalid entries cover nothing."""
-    valid = [entry for entry in entries if not pattern_problems([entry])]
+    ignored = Patterns(entry for entry in entries if not pattern_problems([entry]))
     targets = [target for _, target in targets_of(draft) if not pattern_problems([target])]
+    named = Patterns(targets)
     found: _Contradictions = {}
     for module in packed_modules(draft):
-        if (entry := first_match(valid, module)) is not None:
+        if (entry := ignored.first(module)) is not None:
             found["ignore-covers-packed", module] = entry
     for module in dense_linears(draft):
-        named = first_match(targets, module)
+        target = named.first(module)
         # by `Linear`, transformers packs whatever is one, the head and the routers too
-        target = named if named is not None else (LINEAR if LINEAR in targets else None)
-        if target is not None and first_match(valid, module) is None:
+        target = target or (LINEAR if LINEAR in targets else None)
+        if target is not None and ignored.first(module) is None:
             found["ignore-lacks-dense", module] = target
     return found
 

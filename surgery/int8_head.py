@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from checkpoint import CONFIG, Checkpoint, Problem
-from checkpoint.draft import Draft, Source, Stored
+from checkpoint import CONFIG, Checkpoint, Problem, TensorRef
+from checkpoint.draft import Draft, Source
 from checkpoint.modules import PACKED_SUFFIXES
 from checkpoint.patterns import matches, pattern_problems
 from surgery.graft import place
@@ -35,26 +35,26 @@ def int8_head(
     if source is None:
         problems += [] if any(problem.code == "tied" for problem in problems) else [_head_absent(draft, base)]
     else:
-        faults = [*matrix_problems(source.ref, scheme), *head_problems(source.ref, draft.config.value)]
-        problems += [replace(fault, file=source.ref.path.name, tensor=_WEIGHT) for fault in faults]
+        faults = [*matrix_problems(source, scheme), *head_problems(source, draft.config.value)]
+        problems += [replace(fault, file=source.path.name, tensor=_WEIGHT) for fault in faults]
     if problems or source is None:
         return draft.refusing(problems)
-    packed = PackRows(source.ref, scheme, maths, _WEIGHT).computed()
+    packed = PackRows(source, scheme, maths, _WEIGHT).computed()
     outputs: dict[str, Source] = {f"{HEAD}.{suffix}": output for suffix, output in packed.items()}
     if _WEIGHT not in draft.tensors:
-        draft = place(draft, {_WEIGHT: source.ref}, HEAD_SHARD)
+        draft = place(draft, {_WEIGHT: source}, HEAD_SHARD)
     result = without_cover(draft.replaced({_WEIGHT: outputs}), [HEAD])
     result = with_group(result, Group((HEAD_TARGET,), scheme))
     return result.noting("int8-head", f"{HEAD} {list(source.shape)} to {scheme}, {maths} maths")
 
 
-def _dense_head(draft: Draft, base: Checkpoint | None) -> Stored | None:
+def _dense_head(draft: Draft, base: Checkpoint | None) -> TensorRef | None:
     if any(f"{HEAD}.{suffix}" in draft.tensors for suffix in PACKED_SUFFIXES):
         return None
     present = draft.tensors.get(_WEIGHT)
-    if isinstance(present, Stored):
+    if isinstance(present, TensorRef):
         return present
-    return Stored(base.tensors[_WEIGHT]) if base is not None and _WEIGHT in base.tensors else None
+    return base.tensors[_WEIGHT] if base is not None and _WEIGHT in base.tensors else None
 
 
 def _head_absent(draft: Draft, base: Checkpoint | None) -> Problem:

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from checkpoint import CONFIG, Problem
-from checkpoint.draft import Draft, Source, Stored
+from checkpoint import CONFIG, Problem, TensorRef
+from checkpoint.draft import Draft, Source
 from checkpoint.families import Family, find_family
 from checkpoint.folding import fold
 from checkpoint.patterns import first_match, pattern_problems
@@ -126,9 +126,9 @@ def _split_problems(draft: Draft, family: Family | None) -> Iterator[Problem]:
     """Fused experts whose rows cannot be shared out to their projections."""
     for name, source in draft.tensors.items():
         split = family.fused_split(name) if family else None
-        if split and isinstance(source, Stored) and len(source.shape) == 3 and source.shape[1] % len(split.parts):
+        if split and isinstance(source, TensorRef) and len(source.shape) == 3 and source.shape[1] % len(split.parts):
             found = f"{source.shape[1]} rows, stacked from {', '.join(split.parts)}"
-            yield Problem("experts-uneven", found, source.ref.path.name, name, f"a multiple of {len(split.parts)}")
+            yield Problem("experts-uneven", found, source.path.name, name, f"a multiple of {len(split.parts)}")
 
 
 def _sibling_problems(pool: Iterable[Candidate], chosen: Chosen, family: Family | None) -> Iterator[Problem]:
@@ -181,7 +181,7 @@ def _replacements(
             changes[candidate.tensor].update({f"{module}.{suffix}": out for suffix, out in work.computed().items()})
         elif candidate.fused and _is_mtp(candidate, family) in apart:
             # once SGLang has met a fused parameter of a model, it skips experts that are stored one by one
-            changes[candidate.tensor][f"{module}.weight"] = Stored(candidate.region)
+            changes[candidate.tensor][f"{module}.weight"] = candidate.region
     return changes
 
 

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from checkpoint import TensorRef, dtypes, split_name
-from checkpoint.draft import Draft, Stored
+from checkpoint.draft import Draft
 from checkpoint.families import Family, FusedSplit, find_family
+from checkpoint.modules import PACKED_SUFFIXES, SUFFIXES
 from checkpoint.patterns import first_match
 from surgery.scheme import HEAD, Group
 
 LINEAR = "Linear"
 """The one class name that targets may use; what it covers is the family's knowledge."""
+
+_PACKED_ENDS = tuple(f".{suffix}" for suffix in PACKED_SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,14 @@ def candidates(draft: Draft) -> list[Candidate]:
     family = find_family(draft.config.value)
     found: list[Candidate] = []
     for name, source in draft.tensors.items():
-        if not isinstance(source, Stored):
+        if not isinstance(source, TensorRef) or name.endswith(_PACKED_ENDS):
             continue
         module, suffix = split_name(name)
         split = family.fused_split(name) if family and not suffix else None
         if suffix == "weight":
-            found.append(Candidate(module, name, source.ref))
+            found.append(Candidate(module, name, source))
         elif split and len(source.shape) == 3:
-            found += _expert_projections(split, source.ref)
+            found += _expert_projections(split, source)
     return found
 
 
@@ -75,7 +78,8 @@ def dense_linears(draft: Draft) -> list[str]:
     tied to the embedding has no tensor, yet transformers builds it as a Linear, which `Linear` targets.
     """
     family = find_family(draft.config.value)
-    modules = [] if any(split_name(name)[0] == HEAD for name in draft.tensors) else [HEAD]
+    stored = any(name in draft.tensors for name in (HEAD, *(f"{HEAD}.{suffix}" for suffix in SUFFIXES)))
+    modules = [] if stored else [HEAD]
     for candidate in candidates(draft):
         if candidate.fused or _is_linear(candidate, family):
             modules.append(candidate.module)
@@ -90,7 +94,8 @@ def _is_linear(candidate: Candidate, family: Family | None) -> bool:
 
 def packed_modules(draft: Draft) -> list[str]:
     """Modules that `draft` stores packed."""
-    return [module for module, suffix in map(split_name, draft.tensors) if suffix == "weight_packed"]
+    end = ".weight_packed"
+    return [name.removesuffix(end) for name in draft.tensors if name.endswith(end) and name != end]
 
 
 def _expert_projections(split: FusedSplit, ref: TensorRef) -> Iterator[Candidate]:

@@ -19,7 +19,6 @@ from checkpoint import (
     Draft,
     Problem,
     Refused,
-    Stored,
     TensorRef,
     apply_plan,
     open_checkpoint,
@@ -123,9 +122,9 @@ def with_work(draft: Draft, *names: str, kind: type[Inverted] = Inverted, **more
     changes = {}
     for name in names:
         source = draft.tensors[name]
-        if not isinstance(source, Stored):
+        if not isinstance(source, TensorRef):
             raise TypeError(f"{name} is computed already")
-        work = kind(source.ref, **more)  # type: ignore[arg-type]
+        work = kind(source, **more)  # type: ignore[arg-type]
         changes[name] = {f"{name}.out": Computed(work, "out"), f"{name}.sum": Computed(work, "sum")}
     return draft.replaced(changes)
 

@@ -14,7 +14,7 @@ from building import INDEX, write_shard
 from drafting import CONFIG, SHARDS, Inverted, contents, entries, noise, opened, tensors_of, with_work, write
 from safetensors import safe_open
 
-from checkpoint import Computed, Draft, Stored, open_checkpoint
+from checkpoint import Computed, Draft, open_checkpoint
 
 GRAFT = "model-graft.safetensors"
 ORIGINAL = {name: (dtype, shape, data or b"") for name, (dtype, shape, data) in entries().items()}
@@ -76,7 +76,7 @@ def test_tensors_of_another_checkpoint_come_byte_for_byte(tmp_path: Path, source
     write_shard(base / "model.safetensors", entries("base."))
     refs = open_checkpoint(base).tensors
     draft = Draft.of(open_checkpoint(source))
-    write(draft.added({name: Stored(ref) for name, ref in refs.items()}, GRAFT), target)
+    write(draft.added(refs, GRAFT), target)
     assert tensors_of(target) == ORIGINAL | entries("base.")
 
 

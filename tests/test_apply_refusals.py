@@ -17,7 +17,6 @@ from checkpoint import (
     Computed,
     Draft,
     Refused,
-    Stored,
     UnreadableCheckpoint,
     WriteFailed,
     make_plan,
@@ -64,7 +63,7 @@ def test_a_target_inside_a_source_or_around_it_is_refused(tmp_path: Path) -> Non
     assert refused(draft, tmp_path / "outer" / "source" / "out") == ["target-nested"]
     assert refused(draft, tmp_path / "outer" / "source" / "new" / "out") == ["target-nested"]
     assert refused(draft, tmp_path / "outer") == ["target-exists"]
-    draft = draft.added({"x": Stored(open_checkpoint(base).tensors["x"])}, GRAFT)
+    draft = draft.added({"x": open_checkpoint(base).tensors["x"]}, GRAFT)
     assert refused(draft, base / "out") == ["target-nested"]
     assert write(draft, tmp_path / "outer" / "source-2").exists()
 
@@ -97,7 +96,7 @@ def test_a_source_that_ends_early_is_told_and_leaves_nothing(tmp_path: Path, sou
     refs = open_checkpoint(base).tensors
     draft = Draft.of(open_checkpoint(source))
     os.truncate(base / "model.safetensors", refs["y"].offset + 50)
-    assert refused(draft.added({"y": Stored(refs["y"])}, GRAFT), target, WriteFailed) == ["write-failed"]
+    assert refused(draft.added({"y": refs["y"]}, GRAFT), target, WriteFailed) == ["write-failed"]
     cut = draft.added({"y": Computed(Inverted(refs["y"]), "out")}, GRAFT)
     assert refused(cut, target, UnreadableCheckpoint) == ["truncated"]
 

@@ -21,7 +21,6 @@ from checkpoint import (
     Plan,
     Problem,
     Refused,
-    Stored,
     TensorRef,
     make_plan,
     open_checkpoint,
@@ -54,8 +53,8 @@ def two() -> Checkpoint:
     return imagined({"model-00001-of-00002.safetensors": ["a", "b"], "model-00002-of-00002.safetensors": ["c"]})
 
 
-def stranger(name: str = "new") -> Stored:
-    return Stored(TensorRef(name, "BF16", (3,), Path("/elsewhere/base.safetensors"), 64, 6))
+def stranger(name: str = "new") -> TensorRef:
+    return TensorRef(name, "BF16", (3,), Path("/elsewhere/base.safetensors"), 64, 6)
 
 
 def actions(plan: Plan) -> dict[str, str]:
@@ -133,10 +132,10 @@ def test_replacements_stand_in_the_place_of_what_they_replace() -> None:
 
 def test_tensors_of_a_shard_are_aligned_to_their_elements() -> None:
     sources = {
-        "odd": Stored(TensorRef("odd", "U8", (3,), NOWHERE / "x", 8, 3)),
+        "odd": TensorRef("odd", "U8", (3,), NOWHERE / "x", 8, 3),
         "half": stranger(),
-        "whole": Stored(TensorRef("whole", "I64", (1,), NOWHERE / "x", 16, 8)),
-        "packed": Stored(TensorRef("packed", "F4", (6,), NOWHERE / "x", 24, 3)),
+        "whole": TensorRef("whole", "I64", (1,), NOWHERE / "x", 16, 8),
+        "packed": TensorRef("packed", "F4", (6,), NOWHERE / "x", 24, 3),
     }
     shard = make_plan(Draft.of(two()).added(sources, GRAFT)).shards[-1]
     header = parse_header(shard.header[8:], Path("x"), shard.nbytes)
@@ -282,7 +281,7 @@ def test_a_count_of_parameters_that_is_still_true_stays() -> None:
     metadata = {"total_parameters": 6, "total_size": 24}
     index = Document.of({**checkpoint.index.value, "metadata": metadata})
     draft = Draft.of(replace(checkpoint, index=index))
-    same_shape = Stored(TensorRef("c", "F32", (2,), Path("/elsewhere/base"), 64, 8))
+    same_shape = TensorRef("c", "F32", (2,), Path("/elsewhere/base"), 64, 8)
     plan = make_plan(draft.replaced({"c": {"c": same_shape}}))
     assert plan.index is not None
     assert json.loads(plan.index.text)["metadata"] == metadata

@@ -11,7 +11,7 @@ from drafting import contents, entries, sample, with_work, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint import Draft, Stored, open_checkpoint
+from checkpoint import Draft, TensorRef, open_checkpoint
 
 GRAFT = "model-graft.safetensors"
 NAMES = list(entries())
@@ -27,16 +27,16 @@ def _rename(draft: Draft, name: str, other: dict[str, Any]) -> Draft:
 
 def _compute(draft: Draft, name: str, other: dict[str, Any]) -> Draft:
     source = draft.tensors.get(name)
-    return with_work(draft, name) if isinstance(source, Stored) else draft
+    return with_work(draft, name) if isinstance(source, TensorRef) else draft
 
 
 def _graft(draft: Draft, name: str, other: dict[str, Any]) -> Draft:
     new = f"base.{name}"
-    return draft if new in draft.tensors else draft.added({new: Stored(other[new])}, GRAFT)
+    return draft if new in draft.tensors else draft.added({new: other[new]}, GRAFT)
 
 
 def _replace(draft: Draft, name: str, other: dict[str, Any]) -> Draft:
-    return draft.replaced({name: {name: Stored(other[f"base.{name}"])}} if name in draft.tensors else {})
+    return draft.replaced({name: {name: other[f"base.{name}"]}} if name in draft.tensors else {})
 
 
 def _configure(draft: Draft, name: str, other: dict[str, Any]) -> Draft:

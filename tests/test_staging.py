@@ -20,7 +20,7 @@ from breaking import each_failure, each_kill, quick_folder
 from building import write_shard
 from drafting import Inverted, contents, entries, sample, with_work
 
-from checkpoint import Draft, Refused, Stored, WriteFailed, apply_plan, open_checkpoint, plan_for
+from checkpoint import Draft, Refused, WriteFailed, apply_plan, open_checkpoint, plan_for
 
 GRAFT = "model-graft.safetensors"
 
@@ -32,7 +32,7 @@ def edited(source: Path) -> Draft:
         base.mkdir()
         write_shard(base / "model.safetensors", entries("base."))
     draft = with_work(Draft.of(open_checkpoint(source)), "t4", step=2048).without(["t8"])
-    new = {"base.t0": Stored(open_checkpoint(base).tensors["base.t0"])}
+    new = {"base.t0": open_checkpoint(base).tensors["base.t0"]}
     return draft.added(new, GRAFT).with_config({"model_type": "other"})
 
 
