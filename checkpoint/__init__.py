@@ -4,7 +4,7 @@ Knows no operation and no rule. `open_checkpoint` reads headers only; a `Draft` 
 `plan_for` turns it into work; `apply_plan` does all the input and output in one pass.
 """
 
-from checkpoint.apply import apply_plan, default_workers, examine, plan_for
+from checkpoint.apply import Written, apply_plan, default_memory, default_workers, examine, plan_for
 from checkpoint.document import Document
 from checkpoint.draft import Computed, Draft, Source, Work
 from checkpoint.errors import CkptError, MissingExtra, Problem, Refused, UnreadableCheckpoint, WriteFailed, escape
@@ -34,8 +34,10 @@ __all__ = [
     "TensorRef",
     "UnreadableCheckpoint",
     "Work",
+    "Written",
     "WriteFailed",
     "apply_plan",
+    "default_memory",
     "default_workers",
     "encode_header",
     "escape",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.document import Document
@@ -18,7 +18,7 @@ from checkpoint.files import Files
 from checkpoint.folder import CONFIG, INDEX, Checkpoint
 from checkpoint.header import TensorRef, stamp
 from checkpoint.linking import can_share, copy, copy_identity, keep, share
-from checkpoint.plan import Plan, ShardPlan, make_plan
+from checkpoint.plan import Plan, make_plan, threads_for
 from checkpoint.staging import publish_new, publish_over, refuse_occupied, staging_folder
 from checkpoint.streaming import Progress, Streaming
 
@@ -29,8 +29,22 @@ LARGE = 64 * 1024 * 1024
 """Bytes from which a side file (weights in another format, mostly) is shared as shards are, since nobody edits it."""
 
 
+@dataclass(frozen=True)
+class Written:
+    """The folder that was written, and the SHA-256 of each shard that was not linked, as hexadecimal digits."""
+
+    root: Path
+    sha256: Mapping[str, str]
+
+
 def default_workers() -> int:
+    """The cores that this process may use, at most 8."""
     return min(8, len(os.sched_getaffinity(0)))
+
+
+def default_memory() -> int:
+    """A quarter of the machine's memory in bytes, at most 1 GiB."""
+    return min(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
 
 
 def plan_for(draft: Draft, target: Path | None) -> Plan:
@@ -47,12 +61,19 @@ def plan_for(draft: Draft, target: Path | None) -> Plan:
 
 
 def apply_plan(
-    plan: Plan, target: Path | None, *, workers: int | None = None, progress: Progress = lambda shard, nbytes: None
-) -> Path:
-    """Write the plan to the new folder `target`, or in place of its origin (None). Returns the folder written.
+    plan: Plan,
+    target: Path | None,
+    *,
+    workers: int | None = None,
+    memory: int | None = None,
+    progress: Progress = lambda shard, nbytes: None,
+) -> Written:
+    """Write the plan to the new folder `target`, or in place of its origin (None).
 
-    Raises Refused or WriteFailed, with source and target as they were.
+    At most `workers` threads compute, and no more than `memory` bytes of buffers allow. Raises Refused or WriteFailed,
+    with source and target as they were.
     """
+    threads = plan.threads(workers or default_workers(), memory or default_memory())
     root = plan.draft.origin.root
     in_place = target is None
     goal = (root if target is None else target).absolute()
@@ -65,7 +86,7 @@ def apply_plan(
         _refuse_full_disk(plan, goal, in_place=in_place)
         with staging_folder(goal) as staged:
             _refuse_changed(plan.draft.origin, in_place=in_place)
-            _write_shards(plan, staged, workers or default_workers(), progress, in_place=in_place)
+            hashes = _write_shards(plan, staged, threads, progress, in_place=in_place)
             _place_documents(plan, staged, in_place=in_place)
             _place_side_files(plan, staged, in_place=in_place)
             if in_place:
@@ -76,44 +97,39 @@ def apply_plan(
     except OSError as error:
         found = error.strerror or str(error)
         raise WriteFailed(Problem("write-failed", found, str(error.filename or goal))) from error
-    return goal
+    return Written(goal, hashes)
 
 
 def examine(
-    draft: Draft, *, workers: int | None = None, progress: Progress = lambda shard, nbytes: None
+    draft: Draft,
+    *,
+    workers: int | None = None,
+    memory: int | None = None,
+    progress: Progress = lambda shard, nbytes: None,
 ) -> list[Problem]:
     """What a refused draft's weights would have been refused for as well: its undone work is run and nothing written.
 
     For a run that fails anyway, so that what is wrong with the weights is told together with the rest.
     """
-    with Files() as files, ThreadPoolExecutor(workers or default_workers(), "ckpt") as pool:
-        streaming = Streaming(files, pool, workers or default_workers(), progress)
+    threads = threads_for(draft.unrun, workers or default_workers(), memory or default_memory())
+    with Files() as files:
+        streaming = Streaming(files, threads, progress)
         streaming.examine(draft.unrun)
     return list(dict.fromkeys(streaming.refusals))
 
 
-def _write_shards(plan: Plan, staged: Path, workers: int, progress: Progress, *, in_place: bool) -> None:
-    with Files() as files, ThreadPoolExecutor(workers, "ckpt") as pool:
-        streaming = Streaming(files, pool, workers, progress)
-        for shard in plan.shards:
-            if shard.tensors:
-                streaming.write(shard, staged / shard.name)
-            elif not streaming.refusals:
-                _move_whole(shard, staged / shard.name, in_place=in_place)
-                progress(shard.name, shard.bytes_read)
+def _write_shards(plan: Plan, staged: Path, threads: int, progress: Progress, *, in_place: bool) -> dict[str, str]:
+    """SHA-256 by name of the shards that were written; the others have a second name now."""
+    moved = keep if in_place else share
+    for shard in plan.shards:
+        if shard.action == "linked" and shard.source is not None:
+            moved(shard.source, staged / shard.name)
+    with Files() as files:
+        streaming = Streaming(files, threads, progress)
+        hashes = streaming.write((shard for shard in plan.shards if shard.action != "linked"), staged)
     if streaming.refusals:
         raise Refused(dict.fromkeys(streaming.refusals))
-
-
-def _move_whole(shard: ShardPlan, path: Path, *, in_place: bool) -> None:
-    if shard.source is None:
-        raise ValueError(f"{shard.name} has neither tensors nor a source")
-    if in_place:
-        keep(shard.source, path)
-    elif shard.action == "linked":
-        share(shard.source, path)
-    else:
-        copy(shard.source.resolve(), path)
+    return hashes
 
 
 def _place_documents(plan: Plan, staged: Path, *, in_place: bool) -> None:

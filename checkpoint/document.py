@@ -41,14 +41,16 @@ class Document:
         return Document(json.dumps(value, indent=2, ensure_ascii=False) + "\n", value)
 
 
-def read_document(path: Path) -> Document:
-    """Read the JSON object in `path`. Raises UnreadableCheckpoint."""
+def read_document(path: Path, known: Document | None = None) -> Document:
+    """Read the JSON object in `path`; it is `known` itself if it has its text. Raises UnreadableCheckpoint."""
     try:
         if path.stat().st_size > MAX_DOCUMENT:
             raise UnreadableCheckpoint(Problem("json-invalid", f"over {MAX_DOCUMENT:,} bytes", path.name))
         raw = path.read_bytes()
     except OSError as error:
         raise UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), path.name)) from error
+    if known is not None and raw == known.text.encode():
+        return known
     value = parse_json(raw, path.name)
     if _is_deeper(value, MAX_DEPTH):
         raise UnreadableCheckpoint(Problem("json-invalid", f"nested more than {MAX_DEPTH} deep", path.name))

@@ -33,6 +33,10 @@ class Work(Protocol):
         """dtype and shape of each output."""
 
     @property
+    def known(self) -> Mapping[str, bytes]:
+        """Outputs that do not depend on the data; `run` makes the others."""
+
+    @property
     def blocks(self) -> int:
         """Number of blocks."""
 
@@ -43,8 +47,11 @@ class Work(Protocol):
     def span(self, block: int) -> tuple[int, int]:
         """(offset, bytes) in the source that `block` needs."""
 
+    def buffer(self, nbytes: int) -> memoryview:
+        """Memory of the calling thread to read a block into; the next call may hand it out again."""
+
     def run(self, block: int, data: memoryview) -> Iterable[Block]:
-        """Compute one block. Raises Refused where the data cannot be processed (NaN, Inf)."""
+        """Compute the block that was read into `data`. Raises Refused where it cannot be processed (NaN, Inf)."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from pathlib import Path
-from threading import Lock
+from threading import Lock, local
 from types import TracebackType
 
 from checkpoint.errors import Problem, UnreadableCheckpoint
@@ -32,6 +32,17 @@ def stays_inside(path: Path, root: Path) -> bool:
     if real.is_relative_to(home):
         return True
     return home.parent.name == "snapshots" and real.is_relative_to(home.parent.parent / "blobs")
+
+
+_thread = local()
+
+
+def scratch(nbytes: int) -> memoryview:
+    """Memory of the calling thread, which its next call hands out again: fresh memory costs a page fault each 4 KiB."""
+    buffer: memoryview | None = getattr(_thread, "buffer", None)
+    if buffer is None or len(buffer) < nbytes:
+        buffer = _thread.buffer = memoryview(bytearray(nbytes))
+    return buffer[:nbytes]
 
 
 class Files:

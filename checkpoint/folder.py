@@ -16,7 +16,7 @@ from typing import Any
 from checkpoint.document import Document, read_document
 from checkpoint.errors import Problem, UnreadableCheckpoint
 from checkpoint.files import is_plain_name, stays_inside
-from checkpoint.header import Header, TensorRef, read_header
+from checkpoint.header import Header, TensorRef, moved_header, read_header, stamp
 from checkpoint.recovery import undo_interrupted
 
 INDEX = "model.safetensors.index.json"
@@ -60,11 +60,12 @@ def open_checkpoint(root: Path | str) -> Checkpoint:
     return checkpoint
 
 
-def survey(root: Path | str) -> Checkpoint:
+def survey(root: Path | str, *, known: Checkpoint | None = None) -> Checkpoint:
     """Read the folder `root` as far as it can be read; what is wrong is in `problems`.
 
     Raises UnreadableCheckpoint only where there is no folder or no shard at all. What a killed run left half done in
-    the folder is undone first.
+    the folder is undone first. Shards that are the very files of `known` (device, inode, size, time) are not read
+    again, nor is an index with its text.
     """
     root = Path(root)
     try:
@@ -72,20 +73,20 @@ def survey(root: Path | str) -> Checkpoint:
             raise UnreadableCheckpoint(Problem("no-folder", "is not a folder", str(root)))
         undo_interrupted(root)
         with without_collection():
-            return _survey(root)
+            return _survey(root, known)
     except OSError as error:
         found = error.strerror or str(error)
         raise UnreadableCheckpoint(Problem("file-unreadable", found, str(error.filename or root))) from error
 
 
-def _survey(root: Path) -> Checkpoint:
+def _survey(root: Path, known: Checkpoint | None) -> Checkpoint:
     problems: list[Problem] = []
-    index = _document(root / INDEX, root, problems)
+    index = _document(root / INDEX, root, problems, known.index if known else None)
     present = sorted(p.name for p in root.iterdir() if p.name.endswith(SHARD_SUFFIX) and not p.name.startswith("."))
     listed = _listed(index, present, problems)
     if not listed and not problems:
         raise UnreadableCheckpoint(Problem("no-weights", "holds no .safetensors file", str(root)))
-    shards = _headers(root, listed, problems)
+    shards = _headers(root, listed, problems, known)
     weight_map = _weight_map(index)
     placed = None if weight_map is None else _placed(weight_map, shards)
     tensors = _tensors(shards, weight_map, problems) if placed is None else placed
@@ -109,7 +110,7 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _document(path: Path, root: Path, problems: list[Problem]) -> Document | None:
+def _document(path: Path, root: Path, problems: list[Problem], known: Document | None = None) -> Document | None:
     """The document at `path`, or None: where there is none, or with the reason added to `problems`."""
     if not os.path.lexists(path):
         return None
@@ -117,7 +118,7 @@ def _document(path: Path, root: Path, problems: list[Problem]) -> Document | Non
         problems.append(Problem("unsafe-name", "not a regular file inside the folder", path.name))
         return None
     try:
-        return read_document(path)
+        return read_document(path, known)
     except UnreadableCheckpoint as error:
         problems += error.problems
         return None
@@ -170,8 +171,9 @@ def _listed(index: Document | None, present: list[str], problems: list[Problem])
     return sorted(files)
 
 
-def _headers(root: Path, files: list[str], problems: list[Problem]) -> dict[str, Header]:
+def _headers(root: Path, files: list[str], problems: list[Problem], known: Checkpoint | None) -> dict[str, Header]:
     headers: dict[str, Header] = {}
+    read = {header.stamp: header for header in known.shards.values() if header.stamp} if known else {}
     for file in files:
         path = root / file
         if not path.exists():
@@ -180,7 +182,8 @@ def _headers(root: Path, files: list[str], problems: list[Problem]) -> dict[str,
             problems.append(Problem("unsafe-name", "not a regular file inside the folder", file))
         else:
             try:
-                headers[file] = read_header(path)
+                before = read.get(stamp(path.stat()))
+                headers[file] = moved_header(before, path) if before else read_header(path)
             except UnreadableCheckpoint as error:
                 problems += error.problems
     return headers

@@ -57,6 +57,14 @@ class Header(NamedTuple):
     stamp: tuple[int, int, int, int] | None = None
 
 
+def moved_header(header: Header, path: Path) -> Header:
+    """`header` as that of `path`, another name of the same file."""
+    rows = (
+        (name, dtype, shape, path, offset, nbytes) for name, dtype, shape, _, offset, nbytes in header.tensors.values()
+    )
+    return header._replace(tensors=dict(zip(header.tensors, map(_as_ref, rows), strict=True)))
+
+
 def read_header(path: Path) -> Header:
     """Read and prove the header of `path`. Raises UnreadableCheckpoint with all that is wrong with it."""
     try:

@@ -15,7 +15,10 @@ from checkpoint.errors import Problem
 PREFIX = "re:"
 
 _ONE_DIGIT = str.maketrans("123456789", "000000000")
-_DIGIT_BLIND = re.compile(r"(?:[A-Za-z_.*+?^$|]|\\[.]|\((?!\?)|\((?=\?:)|\)|:)*")
+_ANY_DIGIT = re.compile(r"(?<!\\)\[\^?0-9\]")
+_TELLING = re.compile(r"[0-9]|\\N|\(\?P=")
+"""What a regex needs to tell digits apart: a digit in its text (literals, ranges, escapes, counts, references by
+number), a character by its name, or a reference to what was matched before."""
 
 
 @lru_cache(maxsize=4096)
@@ -43,9 +46,8 @@ def first_match(entries: Iterable[str], name: str) -> str | None:
 class Patterns:
     """Valid entries, to be held against many names.
 
-    A pattern without a digit, a class, a count or a backreference cannot tell one digit from another. What it says of
-    a name it therefore says of every name that differs in digits only, and is asked once: layers and experts make
-    30,000 names of a few dozen.
+    What a digit-blind pattern says of a name it says of every name that differs in digits only, and it is asked once:
+    layers and experts make 30,000 names of a few dozen.
     """
 
     def __init__(self, entries: Iterable[str]) -> None:
@@ -59,7 +61,7 @@ class Patterns:
             if pattern is None:
                 self._literal[entry] = number
             else:
-                (self._blind if _DIGIT_BLIND.fullmatch(pattern.pattern) else self._sighted).append((number, pattern))
+                (self._blind if is_digit_blind(pattern.pattern) else self._sighted).append((number, pattern))
 
     def first(self, name: str) -> str | None:
         """The first entry that covers `name`."""
@@ -75,6 +77,11 @@ class Patterns:
 
 def _first(patterns: Iterable[tuple[int, re.Pattern[str]]], name: str, none: int) -> int:
     return next((number for number, pattern in patterns if pattern.match(name)), none)
+
+
+def is_digit_blind(pattern: str) -> bool:
+    """Does the regex treat every digit alike, so that only the length of a number can matter to it?"""
+    return _TELLING.search(_ANY_DIGIT.sub("", pattern)) is None
 
 
 def pattern_problems(entries: Iterable[str], file: str | None = None) -> list[Problem]:

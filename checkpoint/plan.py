@@ -17,6 +17,9 @@ from checkpoint.folder import LONE, SHARD_SUFFIX
 from checkpoint.header import MAX_HEADER, TensorRef, encode_header
 
 Action = Literal["linked", "copied", "rewritten", "new"]
+HASHING = 1024 * 1024
+"""Bytes of buffers in which all shards that are written side by side are hashed."""
+
 NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<total>\d+)\.safetensors")
 
 
@@ -58,15 +61,33 @@ class Plan:
     def bytes_written(self) -> int:
         return sum(shard.nbytes for shard in self.shards if shard.action != "linked")
 
-    def memory(self, workers: int) -> int:
+    def threads(self, workers: int, memory: int) -> int:
+        """How many blocks may run at once: `workers`, or as many as fit into `memory` bytes. Raises Refused."""
+        return threads_for(self.works(), workers, memory)
+
+    def memory(self, threads: int) -> int:
         """Bytes of buffers at the peak, interpreter and libraries apart."""
         block = max((work.block_memory for work in self.works()), default=0)
-        return max(workers * block, CHUNK) + max((len(shard.header) for shard in self.shards), default=0)
+        return max(threads * block, CHUNK) + max((len(shard.header) for shard in self.shards), default=0) + HASHING
 
     def works(self) -> Iterable[Work]:
         """Every piece of work once."""
         for shard in self.shards:
             yield from works_of(shard)
+
+
+def threads_for(works: Iterable[Work], workers: int, memory: int) -> int:
+    """How many blocks of `works` may run at once: `workers`, or as many as fit into `memory` bytes.
+
+    Raises Refused where not even one fits.
+    """
+    largest = max(works, key=lambda work: work.block_memory, default=None)
+    if largest is None:
+        return workers
+    if largest.block_memory > memory:
+        found, expected = f"a memory budget of {memory:,} bytes", f"at least {largest.block_memory:,} for a block"
+        raise Refused(Problem("memory-small", found, None, largest.source.name, expected, "Raise --memory"))
+    return min(workers, memory // max(1, largest.block_memory))
 
 
 def works_of(shard: ShardPlan) -> Iterable[Work]:

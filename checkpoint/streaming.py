@@ -1,157 +1,145 @@
-"""One shard from its plan, in a single pass.
+"""The shards of a plan, written side by side in a single pass.
 
-The header comes from the plan, unchanged tensors move as byte ranges inside the kernel, and blocks of work are read,
-computed and written at their known places by a few threads, so memory is bounded by blocks, never by shards.
+Blocks of work are read, computed and written at their known places by a few threads, unchanged tensors move as byte
+ranges inside the kernel, and while one shard is hashed and flushed the next is computed already. Memory is bounded by
+the blocks that run at once, never by shards.
 """
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from checkpoint.draft import Computed, Work
-from checkpoint.errors import Problem, Refused, UnreadableCheckpoint
+from checkpoint.draft import Work
+from checkpoint.errors import Problem, Refused
 from checkpoint.files import Files
-from checkpoint.header import TensorRef
-from checkpoint.linking import copy_range, write_all
 from checkpoint.plan import ShardPlan, works_of
+from checkpoint.shardfile import OPEN, ShardFile
 
 Progress = Callable[[str, int], None]
 """Called with (shard, bytes read for it) as the work goes on; they add up to the plan's `bytes_read`."""
 
-Places = dict[str, tuple[int, int]]
-"""Position in the file and bytes, by tensor or output."""
+Task = Callable[[], int]
+"""Something to run on a thread; it returns the bytes that it read."""
 
 
 class Streaming:
     """The threads and open files that the shards of one plan share, and what their works have refused so far."""
 
-    def __init__(self, files: Files, pool: ThreadPoolExecutor, workers: int, progress: Progress) -> None:
+    def __init__(self, files: Files, workers: int, progress: Progress) -> None:
         self._files = files
-        self._pool = pool
-        self._ahead = 2 * workers
+        self._workers = workers
         self._progress = progress
+        self._waiting: deque[tuple[ShardFile | None, Future[int] | None]] = deque()
+        self._unfinished: deque[tuple[ShardFile, Future[str]]] = deque()
+        self._hashes: dict[str, str] = {}
         self.refusals: list[Problem] = []
 
-    def write(self, shard: ShardPlan, path: Path) -> None:
-        """Write `shard` to the new file `path`. Once a work has refused, only further refusals are looked for."""
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
-        try:
-            os.truncate(handle, shard.nbytes)
-            write_all(handle, shard.header, 0)
-            places = dict(_places(shard))
-            if not self.refusals:
-                for source, offset, position, nbytes in _ranges(shard, places):
-                    _copy_stored(source, offset, handle, position, nbytes)
-                    self._progress(shard.name, nbytes)
-            self._run_works(shard, places, handle)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    def write(self, shards: Iterable[ShardPlan], folder: Path) -> dict[str, str]:
+        """Write `shards` to new files of `folder`; their SHA-256 by name, as hexadecimal digits.
+
+        Once a work has refused, only further refusals are looked for, and nothing that was written counts.
+        """
+        with ThreadPoolExecutor(self._workers, "ckpt") as pool, ThreadPoolExecutor(OPEN, "ckpt-finish") as finishers:
+            try:
+                for shard in shards:
+                    while len(self._unfinished) >= OPEN:
+                        self._finish_oldest()
+                    file = ShardFile(shard, folder / shard.name)
+                    self._unfinished.append((file, finishers.submit(file.finish)))
+                    self._run(pool, file, self._tasks(file))
+                    self._waiting.append((file, None))
+                while self._unfinished:
+                    self._finish_oldest()
+            except BaseException:
+                self._abandon()
+                raise
+        return self._hashes
 
     def examine(self, works: Iterable[Work]) -> None:
         """Run `works` for what they refuse; their output goes nowhere."""
-        self._run_blocks("", ((work, {}) for work in works), -1)
+        with ThreadPoolExecutor(self._workers, "ckpt") as pool:
+            try:
+                self._run(pool, None, (task for work in works for task in self._blocks(work, None)))
+                while self._waiting:
+                    self._collect()
+            except BaseException:
+                self._abandon()
+                raise
 
-    def _run_works(self, shard: ShardPlan, places: Places, handle: int) -> None:
-        targets = _targets(shard, places)
-        written = self._run_blocks(shard.name, ((work, targets[id(work)]) for work in works_of(shard)), handle)
-        due = sum(nbytes for outputs in targets.values() for _, nbytes in outputs.values())
-        if written != due and not self.refusals:
-            raise ValueError(f"{shard.name}: its works made {written:,} bytes of {due:,}")
+    def _tasks(self, file: ShardFile) -> Iterator[Task]:
+        if not self.refusals:
+            for source, offset, position, nbytes in file.ranges():
+                yield lambda s=source, o=offset, p=position, n=nbytes: file.copy(s, o, p, n)  # type: ignore[misc]
+        for work in works_of(file.shard):
+            yield from self._blocks(work, file)
 
-    def _run_blocks(self, shard: str, works: Iterable[tuple[Work, Places]], handle: int) -> int:
-        """Run all blocks, with at most 2 per worker under way or waiting, so that buffers stay few; bytes written."""
-        waiting: deque[Future[tuple[int, int]]] = deque()
-        written = 0
+    def _blocks(self, work: Work, file: ShardFile | None) -> Iterator[Task]:
+        for block in range(work.blocks):
+            yield lambda b=block: _run_block(work, b, file, self._files)  # type: ignore[misc]
+
+    def _run(self, pool: ThreadPoolExecutor, file: ShardFile | None, tasks: Iterable[Task]) -> None:
+        """Have all `tasks` run, with at most 2 per worker under way or waiting."""
+        for task in tasks:
+            while len(self._waiting) >= 2 * self._workers:
+                self._collect()
+            self._waiting.append((file, pool.submit(task)))
+
+    def _collect(self) -> None:
+        """Wait for the oldest task; at the end of a shard, see that it is whole."""
+        file, future = self._waiting[0]
+        if future is None:
+            self._waiting.popleft()
+            if file is not None:
+                self._see_whole(file)
+            return
+        read = 0
         try:
-            for work, targets in works:
-                for block in range(work.blocks):
-                    if len(waiting) >= self._ahead:
-                        written += self._collect(shard, waiting)
-                    waiting.append(self._pool.submit(_run_block, work, block, targets, handle, self._files))
-            while waiting:
-                written += self._collect(shard, waiting)
-        except BaseException:
-            for future in waiting:
-                future.cancel()
-            wait(waiting)  # a running block must not write to a handle that was closed, and maybe opened for another
-            raise
-        return written
-
-    def _collect(self, shard: str, waiting: deque[Future[tuple[int, int]]]) -> int:
-        """Bytes written by the oldest block, which is waited for."""
-        try:
-            read, written = waiting[0].result()
+            read = future.result()
         except Refused as refusal:
             self.refusals += refusal.problems
-            return 0
         finally:
-            if waiting[0].done():
-                waiting.popleft()
-        self._progress(shard, read)
-        return written
+            if future.done():
+                self._waiting.popleft()
+        self._progress(file.shard.name if file else "", read)
+
+    def _see_whole(self, file: ShardFile) -> None:
+        if self.refusals:
+            file.abandon()
+        elif file.missing:
+            name = file.shard.name
+            raise ValueError(f"{name}: its works made {file.missing:,} bytes less than its {file.shard.nbytes:,}")
+
+    def _finish_oldest(self) -> None:
+        file, finished = self._unfinished[0]
+        while any(other is file for other, _ in self._waiting):
+            self._collect()
+        wait([finished])
+        self._unfinished.popleft()
+        file.close()
+        self._hashes[file.shard.name] = finished.result()
+
+    def _abandon(self) -> None:
+        """Let what runs come to its end: a block must not write to a handle that was closed, and maybe opened again."""
+        running = [future for _, future in self._waiting if future]
+        for future in running:
+            future.cancel()
+        wait(running)
+        for file, _ in self._unfinished:
+            file.abandon()
+        wait([finished for _, finished in self._unfinished])
+        for file, _ in self._unfinished:
+            file.close()
 
 
-def _places(shard: ShardPlan) -> Iterator[tuple[str, tuple[int, int]]]:
-    position = len(shard.header)
-    for name, source in shard.tensors.items():
-        yield name, (position, source.nbytes)
-        position += source.nbytes
-
-
-def _ranges(shard: ShardPlan, places: Places) -> Iterator[tuple[Path, int, int, int]]:
-    """(source file, offset, position, bytes) of stored tensors, neighbours joined."""
-    pending: tuple[Path, int, int, int] | None = None
-    for name, source in shard.tensors.items():
-        if not isinstance(source, TensorRef) or not source.nbytes:
-            continue
-        ref = source
-        if pending:
-            path, offset, position, nbytes = pending
-            if path == ref.path and offset + nbytes == ref.offset and position + nbytes == places[name][0]:
-                pending = (path, offset, position, nbytes + ref.nbytes)
-                continue
-            yield pending
-        pending = (ref.path, ref.offset, places[name][0], ref.nbytes)
-    if pending:
-        yield pending
-
-
-def _copy_stored(path: Path, offset: int, target: int, position: int, nbytes: int) -> None:
-    try:
-        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), str(path))) from error
-    try:
-        copy_range(source, offset, target, position, nbytes)
-    finally:
-        os.close(source)
-
-
-def _targets(shard: ShardPlan, places: Places) -> dict[int, Places]:
-    """By work: where each of its outputs goes that this shard holds."""
-    targets: dict[int, Places] = {}
-    for name, source in shard.tensors.items():
-        if isinstance(source, Computed):
-            targets.setdefault(id(source.work), {})[source.output] = places[name]
-    return targets
-
-
-def _run_block(work: Work, block: int, targets: Places, handle: int, files: Files) -> tuple[int, int]:
-    """Bytes read and written. Outputs that the shard does not hold are dropped."""
+def _run_block(work: Work, block: int, file: ShardFile | None, files: Files) -> int:
+    """Bytes read. Outputs that the shard does not hold are dropped."""
     offset, nbytes = work.span(block)
-    data = files.read(work.source.path, work.source.offset + offset, nbytes)
-    written = 0
-    for output, begin, buffer in work.run(block, memoryview(data)):
-        if output not in targets:
-            continue
-        position, room = targets[output]
-        if begin + buffer.nbytes > room:
-            raise ValueError(f"{work.source.name}: {output} has {room:,} bytes, not {begin + buffer.nbytes:,}")
-        write_all(handle, buffer, position + begin)
-        written += buffer.nbytes
-    return nbytes, written
+    data = work.buffer(nbytes)
+    files.read_into(work.source.path, work.source.offset + offset, data)
+    for output, begin, buffer in work.run(block, data):
+        if file is not None:
+            file.put_output(work, output, begin, buffer)
+    return nbytes

@@ -10,6 +10,7 @@ import click
 from ckpt.options import (
     any_lineage_option,
     base_option,
+    device_option,
     examples,
     require_torch,
     source_argument,
@@ -33,6 +34,7 @@ EXAMPLES = examples(
 @click.option("--keep", multiple=True, help="Tensors whose difference is meant. Names or re:PATTERN, may be repeated.")
 @any_lineage_option
 @click.option("--maths", type=click.Choice(["fp32", "eager"]), default="fp32", show_default=True)
+@device_option
 @writing_options
 def command(src: Path, base: Path, **options: Any) -> None:
     """Mend an export in one write: MTP head, altered dense tensors, ignore list, side files, and the head if asked.

@@ -9,6 +9,7 @@ import click
 
 from ckpt.options import (
     base_option,
+    device_option,
     examples,
     group_size,
     require_torch,
@@ -29,6 +30,7 @@ EXAMPLES = examples(
 @base_option(required=False)
 @click.option("--group-size", callback=group_size, help="Columns that share a scale, or channel (default 128).")
 @click.option("--maths", type=click.Choice(["fp32", "eager"]), default="fp32", show_default=True)
+@device_option
 @writing_options
 def command(src: Path, base: Path | None, group_size: int | None, maths: Any, **options: Any) -> None:
     """Pack lm_head of SRC to INT8, as a further group that vLLM, SGLang and transformers all resolve to it.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from checkpoint import default_memory, default_workers
 from ckpt.output import Output
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,8 +25,10 @@ class Writing:
     target: Path | None
     dry_run: bool
     verify: bool
-    workers: int | None
     output: Output
+    workers: int = field(default_factory=default_workers)
+    memory: int = field(default_factory=default_memory)
+    device: str = "cpu"
 
 
 def source_argument(command: F) -> F:
@@ -55,10 +59,19 @@ def writing_options(command: F) -> F:
         click.option("--dry-run", is_flag=True, help="Print the plan; write nothing."),
         click.option("--no-verify", is_flag=True, help="Do not verify what was written."),
         click.option("--workers", type=click.IntRange(1, 256), help="Compute threads (default: the cores, at most 8)."),
+        click.option(
+            "--memory", callback=_bytes, help="Budget of buffers, as 512M or 2G (default: RAM / 4, at most 1G)."
+        ),
     )
     for option in reversed(options):
         command = option(command)
     return output_options(command)
+
+
+def device_option(command: F) -> F:
+    """`--device`, for commands that compute; `writing_from` reads it."""
+    text = "Where to compute: cpu, cuda or cuda:N. The bits are the same."
+    return click.option("--device", callback=_device, default="cpu", show_default=True, help=text)(command)
 
 
 def writing_from(options: dict[str, Any]) -> Writing:
@@ -69,7 +82,26 @@ def writing_from(options: dict[str, Any]) -> Writing:
         raise click.UsageError("--out and --in-place exclude each other")
     if not out and not in_place and not dry_run:
         raise click.UsageError("give --out DIR for a new folder, --in-place, or --dry-run for the plan alone")
-    return Writing(out, dry_run, not options.pop("no_verify"), options.pop("workers"), output)
+    workers, memory = options.pop("workers") or default_workers(), options.pop("memory") or default_memory()
+    device = options.pop("device", "cpu")
+    return Writing(out, dry_run, not options.pop("no_verify"), output, workers, memory, device)
+
+
+def _device(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Callback: the name of a device."""
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", value):
+        raise click.BadParameter("cpu, cuda or cuda:N")
+    return value
+
+
+def _bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """Callback: a number of bytes, or of binary multiples of them."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)(i?b)?", value.strip(), re.IGNORECASE)
+    if match is None or int(match[1]) == 0:
+        raise click.BadParameter("bytes, or a number with K, M, G or T, as 512M")
+    return int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")
 
 
 def output_from(options: dict[str, Any]) -> Output:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckpt.options import examples, group_size, require_torch, source_argument, writing_from, writing_options
+from ckpt.options import (
+    device_option,
+    examples,
+    group_size,
+    require_torch,
+    source_argument,
+    writing_from,
+    writing_options,
+)
 from ckpt.writing import carry_out
 
 if TYPE_CHECKING:
@@ -30,6 +38,7 @@ EXAMPLES = examples(
 @click.option("--asymmetric", is_flag=True, help="Store a zero point beside each scale.")
 @click.option("--group", "further", multiple=True, help="A further group: TARGET=BITS:SIZE, as 're:.*lm_head$=8:128'.")
 @click.option("--maths", type=click.Choice(["fp32", "eager"]), help="Where a quotient is rounded (default fp32).")
+@device_option
 @writing_options
 def command(src: Path, **options: Any) -> None:
     """Pack selected modules of SRC to compressed-tensors pack-quantized, by round-to-nearest.

@@ -137,5 +137,5 @@ def _mended(
     from ckpt.output import Output
 
     dry_run = not out and not in_place
-    writing = Writing(out, dry_run, verify=False, workers=None, output=Output(quiet=not showing.for_people))
+    writing = Writing(out, dry_run, verify=False, output=Output(quiet=not showing.for_people))
     return mend_and_write(src, report, base, writing)

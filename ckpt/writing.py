@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checkpoint import Checkpoint, Draft, Problem, Refused, apply_plan, default_workers, escape, examine, plan_for
+from checkpoint import (
+    Checkpoint,
+    Draft,
+    Plan,
+    Problem,
+    Refused,
+    apply_plan,
+    escape,
+    examine,
+    plan_for,
+    survey,
+)
 from ckpt.options import Writing
 from ckpt.planning import document, show_plan
 from ckpt.text import plural, size
@@ -21,51 +32,57 @@ if TYPE_CHECKING:
 def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None) -> None:
     """Plan `draft` and show the plan, or write it, verify what was written and say so. Exits with 1 where the result
     has an error that its source had not."""
-    workers = writing.workers or default_workers()
+    if writing.device != "cpu":
+        from surgery import on_device
+
+        draft = on_device(draft, writing.device)
     try:
         plan = plan_for(draft, writing.target)
     except Refused as refusal:
-        raise Refused([*refusal.problems, *_in_the_weights(draft, writing, workers)]) from refusal
+        raise Refused([*refusal.problems, *_in_the_weights(draft, writing)]) from refusal
+    threads = plan.threads(writing.workers, writing.memory)
     if writing.dry_run:
-        show_plan(plan, writing.output, workers)
+        show_plan(plan, writing.output, threads)
         return
     started = time.monotonic()
     with writing.output.progress("writing", plan.bytes_read) as advance:
-        written = apply_plan(plan, writing.target, workers=workers, progress=advance)
+        result = apply_plan(plan, writing.target, workers=writing.workers, memory=writing.memory, progress=advance)
     seconds = time.monotonic() - started
     for step in draft.steps:
         writing.output.line(f"{step.operation}: {step.summary}")
     linked = sum(shard.action == "linked" for shard in plan.shards)
     writing.output.line(
-        f"wrote {written}: {plural(len(plan.shards), 'shard')}, {linked} of them linked; "
+        f"wrote {result.root}: {plural(len(plan.shards), 'shard')}, {linked} of them linked; "
         f"read {size(plan.bytes_read)}, wrote {size(plan.bytes_written)} in {seconds:.1f} s"
     )
     try:
-        verdict = _verify(draft.origin, written, base, writing) if writing.verify else {}
+        verdict = _verify(plan, result.root, base, writing) if writing.verify else {}
     except KeyboardInterrupt:
-        print(f"\nckpt: interrupted while verifying; {escape(str(written))} is written, and whole", file=sys.stderr)
+        print(f"\nckpt: interrupted while verifying; {escape(str(result.root))} is written, and whole", file=sys.stderr)
         raise click.exceptions.Exit(130) from None
-    writing.output.result({"written": str(written), "seconds": round(seconds, 3), **document(plan, workers), **verdict})
+    said = {"written": str(result.root), "seconds": round(seconds, 3), "sha256": dict(result.sha256)}
+    writing.output.result({**said, **document(plan, threads), **verdict})
     if verdict.get("new_errors"):
         raise click.exceptions.Exit(1)
 
 
-def _in_the_weights(draft: Draft, writing: Writing, workers: int) -> list[Problem]:
+def _in_the_weights(draft: Draft, writing: Writing) -> list[Problem]:
     """What else is wrong, in the data itself, so that one failed run tells all. A dry run reads none."""
     if writing.dry_run or not draft.unrun:
         return []
     total = sum(work.source.nbytes for work in draft.unrun)
     with writing.output.progress("looking for NaN and Inf", total) as advance:
-        return examine(draft, workers=workers, progress=advance)
+        return examine(draft, workers=writing.workers, memory=writing.memory, progress=advance)
 
 
-def _verify(origin: Checkpoint, written: Path, base: Checkpoint | None, writing: Writing) -> dict[str, Any]:
-    """Judge what was written: headers, config, and against a base a sample of the contents. Errors that the source had
-    too are told, not counted as new."""
+def _verify(plan: Plan, written: Path, base: Checkpoint | None, writing: Writing) -> dict[str, Any]:
+    """Judge what was written: headers, config, and against a base a sample of the contents, if any are new. Errors that
+    the source had too are told, not counted as new."""
     from verify import verify
 
-    level: Level = "sample" if base else "headers"
-    report = verify(written, base=base, level=level)
+    origin = plan.draft.origin
+    level: Level = "sample" if base and plan.bytes_written else "headers"
+    report = verify(survey(written, known=origin), base=base, level=level)
     errors = [finding for finding in report.findings if finding.severity == "error"]
     known = {(f.rule, f.place) for f in verify(origin, base=base, level=level).findings} if errors else set()
     new = [finding for finding in errors if (finding.rule, finding.place) not in known]

@@ -5,6 +5,7 @@ apply_plan(plan_for(draft, target), target)
 """
 
 from surgery.comparison import Difference, compare_dense
+from surgery.devices import on_device
 from surgery.fixup import fixup
 from surgery.graft import Bound, graft
 from surgery.graft_mtp import graft_mtp
@@ -34,6 +35,7 @@ __all__ = [
     "keep_dense",
     "lineage_problems",
     "load_preset",
+    "on_device",
     "preset_names",
     "quantize",
     "remove_ignore",

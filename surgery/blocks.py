@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from checkpoint.files import scratch
 from surgery.packing import pack_columns, pack_rows
 from surgery.rtn import NotFinite, quantize_rows
 from surgery.scheme import Maths, Scheme
@@ -21,6 +22,46 @@ class PackedRows(NamedTuple):
     packed: memoryview
     scale: memoryview
     zero_point: memoryview | None
+
+
+class Packer(Protocol):
+    """What packs blocks of rows: the threads of this machine's processor, or a GPU."""
+
+    @property
+    def block_elements(self) -> int:
+        """Elements that a block aims at."""
+
+    @property
+    def element_memory(self) -> int:
+        """Bytes of buffers for each element of a block."""
+
+    def buffer(self, nbytes: int) -> memoryview:
+        """Memory of the calling thread for the rows to be read into; the next call hands it out again."""
+
+    def pack(self, data: memoryview, columns: int, dtype: str, scheme: Scheme, maths: Maths) -> PackedRows:
+        """Quantize and pack rows, the bits those of `reference`. The result is good until the thread's next call.
+
+        Raises NotFinite.
+        """
+
+
+class Cpu:
+    """Packs on the calling thread."""
+
+    block_elements = 1 << 20
+    """Their 32-bit copy stays in a core's cache."""
+
+    element_memory = 2 + 8 + 2
+    """The bytes read, two 32-bit copies, and codes twice."""
+
+    def buffer(self, nbytes: int) -> memoryview:
+        return scratch(nbytes)
+
+    def pack(self, data: memoryview, columns: int, dtype: str, scheme: Scheme, maths: Maths) -> PackedRows:
+        return pack_block(data, columns, dtype, scheme, maths)
+
+
+CPU = Cpu()
 
 
 def pack_block(data: memoryview, columns: int, dtype: str, scheme: Scheme, maths: Maths) -> PackedRows:

@@ -9,13 +9,10 @@ from functools import cached_property
 
 from checkpoint import Problem, Refused, TensorRef
 from checkpoint.draft import Block, Computed
-from surgery.blocks import pack_block
+from surgery.blocks import CPU, Packer
 from surgery.packing import packed_width
 from surgery.rtn import NotFinite
 from surgery.scheme import Maths, Scheme
-
-BLOCK_ELEMENTS = 1 << 20
-"""Elements a block aims at: its 32-bit copy stays in a core's cache."""
 
 ROW_MULTIPLE = 32
 """Rows of a block are a multiple of this, so that packed zero points of two blocks never share a word."""
@@ -29,6 +26,7 @@ class PackRows:
     scheme: Scheme
     maths: Maths
     label: str
+    packer: Packer = CPU
 
     @cached_property
     def outputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -43,9 +41,13 @@ class PackRows:
             outputs["weight_zero_point"] = ("I32", (packed_width(rows, self.scheme.bits), groups))
         return outputs
 
+    @property
+    def known(self) -> dict[str, bytes]:
+        return {"weight_shape": struct.pack("<2q", *self.source.shape)}
+
     @cached_property
     def _block_rows(self) -> int:
-        rows = BLOCK_ELEMENTS // max(1, self.source.shape[1])
+        rows = self.packer.block_elements // max(1, self.source.shape[1])
         return max(ROW_MULTIPLE, rows // ROW_MULTIPLE * ROW_MULTIPLE)
 
     @property
@@ -54,18 +56,20 @@ class PackRows:
 
     @property
     def block_memory(self) -> int:
-        # the bytes read, two 32-bit copies, and codes twice
-        return min(self._block_rows, self.source.shape[0]) * self.source.shape[1] * (2 + 8 + 2)
+        return min(self._block_rows, self.source.shape[0]) * self.source.shape[1] * self.packer.element_memory
 
     def span(self, block: int) -> tuple[int, int]:
         row_bytes = self.source.nbytes // max(1, self.source.shape[0])
         first, count = self._rows(block)
         return first * row_bytes, count * row_bytes
 
+    def buffer(self, nbytes: int) -> memoryview:
+        return self.packer.buffer(nbytes)
+
     def run(self, block: int, data: memoryview) -> Iterator[Block]:
         first, count = self._rows(block)
         try:
-            rows = pack_block(data, self.source.shape[1], self.source.dtype, self.scheme, self.maths)
+            rows = self.packer.pack(data, self.source.shape[1], self.source.dtype, self.scheme, self.maths)
         except NotFinite as error:
             raise Refused(self._not_finite) from error
         yield "weight_packed", first * (rows.packed.nbytes // count), rows.packed
@@ -73,8 +77,6 @@ class PackRows:
         if rows.zero_point is not None:
             row_of_words = self.outputs["weight_zero_point"][1][1] * 4
             yield "weight_zero_point", packed_width(first, self.scheme.bits) * row_of_words, rows.zero_point
-        if block == 0:
-            yield "weight_shape", 0, memoryview(struct.pack("<2q", *self.source.shape))
 
     @property
     def _not_finite(self) -> Problem:

@@ -25,6 +25,7 @@ from checkpoint import (
     plan_for,
 )
 from checkpoint.draft import Block
+from checkpoint.files import scratch
 
 SHARDS = tuple(f"model-{number:05d}-of-00003.safetensors" for number in (1, 2, 3))
 
@@ -88,6 +89,10 @@ class Inverted:
         return {"out": (self.source.dtype, self.source.shape), "sum": ("U8", (self.blocks,))}
 
     @property
+    def known(self) -> Mapping[str, bytes]:
+        return {}
+
+    @property
     def blocks(self) -> int:
         return max(1, -(-self.source.nbytes // self.step))
 
@@ -97,6 +102,9 @@ class Inverted:
 
     def span(self, block: int) -> tuple[int, int]:
         return block * self.step, min(self.step, self.source.nbytes - block * self.step)
+
+    def buffer(self, nbytes: int) -> memoryview:
+        return scratch(nbytes)
 
     def run(self, block: int, data: memoryview) -> Iterator[Block]:
         self.before(block)
@@ -164,7 +172,7 @@ def tensors_of(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 
 def write(draft: Draft, target: Path, **more: Any) -> Path:
-    return apply_plan(plan_for(draft, target), target, **more)
+    return apply_plan(plan_for(draft, target), target, **more).root
 
 
 def without_exchange(one: Path, other: Path) -> None:

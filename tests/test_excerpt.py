@@ -21,9 +21,10 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from checkpoint import Checkpoint, Document, survey
+from checkpoint.patterns import is_digit_blind
 from verify import load_rules, verify
 from verify.case import Case
-from verify.excerpt import EXCERPTED, KEPT, excerpt, is_digit_blind
+from verify.excerpt import EXCERPTED, KEPT, excerpt
 from verify.run import applicable
 
 COUNT = 12

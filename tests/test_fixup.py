@@ -59,7 +59,7 @@ def export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def fixed(source: Path, base: Path, out: Path, *, keep: tuple[str, ...] = (), **options: object) -> Path:
     draft = fixup_draft(source, base, keep=keep, **options)
-    return apply_plan(plan_for(draft, out), out)
+    return apply_plan(plan_for(draft, out), out).root
 
 
 def fixup_draft(source: Path, base: Path, *, keep: tuple[str, ...] = (), **options: object) -> Draft:

@@ -23,7 +23,7 @@ RENUMBERED = tuple(f"model-{number:05d}-of-00002.safetensors" for number in (1, 
 
 
 def write(draft: Draft, **more: Any) -> Path:
-    return apply_plan(plan_for(draft, None), None, **more)
+    return apply_plan(plan_for(draft, None), None, **more).root
 
 
 def edited(root: Path) -> Draft:
@@ -37,7 +37,7 @@ def edited(root: Path) -> Draft:
 
 def test_the_new_checkpoint_stands_where_the_old_one_stood(way: str, tmp_path: Path, root: Path) -> None:
     draft = edited(root)
-    expected = apply_plan(plan_for(draft, tmp_path / "new"), tmp_path / "new")
+    expected = apply_plan(plan_for(draft, tmp_path / "new"), tmp_path / "new").root
     assert write(draft) == root
     made, planned = contents(root), contents(expected)
     foreign = {"to-file", "own.txt", "notes"}  # a link that a new folder holds as a file, and modes of their own

@@ -24,7 +24,7 @@ def room(tmp_path: Path) -> Iterator[Path]:
 
 
 def write(draft: Draft, **more: Any) -> Path:
-    return apply_plan(plan_for(draft, None), None, **more)
+    return apply_plan(plan_for(draft, None), None, **more).root
 
 
 def edited(root: Path) -> Draft:

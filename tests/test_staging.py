@@ -38,7 +38,7 @@ def edited(source: Path) -> Draft:
 
 def write(source: Path, target: Path) -> Path:
     draft = edited(source)
-    return apply_plan(plan_for(draft, target), target, workers=2)
+    return apply_plan(plan_for(draft, target), target, workers=2).root
 
 
 @pytest.fixture

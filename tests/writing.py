@@ -22,7 +22,7 @@ def written(source: Path, out: Path, *operations: Operation) -> Path:
     draft = Draft.of(open_checkpoint(source))
     for operation in operations:
         draft = operation(draft)
-    return apply_plan(plan_for(draft, out), out)
+    return apply_plan(plan_for(draft, out), out).root
 
 
 def drafted(source: Path, *operations: Operation) -> Draft:

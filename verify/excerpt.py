@@ -26,17 +26,12 @@ from operator import itemgetter
 from checkpoint import Checkpoint, TensorRef
 from checkpoint.families import ExpertBlock, Spec
 from checkpoint.modules import SUFFIXES
-from checkpoint.patterns import PREFIX
+from checkpoint.patterns import PREFIX, is_digit_blind
 from verify.case import Case, Notes
 from verify.engines import ignore_entries, target_groups
 
 EXCERPTED = ("F15", "I", "T", "C", "M", "L", "O")
 """The rules that an excerpt is for: those on names, modules, the config's entries and the engines' reading of them."""
-
-_ANY_DIGIT = re.compile(r"(?<!\\)\[\^?0-9\]")
-_TELLING = re.compile(r"[0-9]|\\N|\(\?P=")
-"""What a regex needs to tell digits apart: a digit in its text (literals, ranges, escapes, counts, references by
-number), a character by its name, or a reference to what was matched before."""
 
 _EXPERT_ENTRY = re.compile(r"(.*\.)?experts\.\d+\.\w+|\d+\.\w+")
 """An expert's module, or the end of its name that SGLang takes for it."""
@@ -125,8 +120,3 @@ def _tells_experts(case: Case) -> bool:
         if not is_digit_blind(pattern) if entry.startswith(PREFIX) else _EXPERT_ENTRY.fullmatch(entry):
             return True
     return False
-
-
-def is_digit_blind(pattern: str) -> bool:
-    """Does the regex treat every digit alike, so that only the length of a number can matter to it?"""
-    return _TELLING.search(_ANY_DIGIT.sub("", pattern)) is None
