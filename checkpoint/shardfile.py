@@ -94,24 +94,25 @@ class ShardFile:
         with self._grown:
             return self.shard.nbytes - self._sum
 
-    def finish(self) -> str:
-        """Wait until the file is whole and flush it to the disk: its SHA-256, or "" if it was abandoned."""
-        digest = hashlib.sha256()
+    def finish(self, *, hashing: bool) -> str:
+        """Wait until the file is whole and flush it to the disk: its SHA-256, or "" if abandoned or not asked for."""
+        digest = hashlib.sha256() if hashing else None
         buffer = memoryview(bytearray(HASHING // OPEN))
         position = flushed = 0
         while position < self.shard.nbytes:
             whole = self._wait(position)
             if whole <= position:
                 return ""
-            while position < whole:
+            while digest is not None and position < whole:
                 count = os.preadv(self._handle, [buffer[: whole - position]], position)
                 digest.update(buffer[:count])
                 position += count
+            position = whole
             if position - flushed >= PIECE:
                 _start_writing(self._handle, flushed, position - flushed)
                 flushed = position
         os.fsync(self._handle)
-        return digest.hexdigest()
+        return digest.hexdigest() if digest else ""
 
     def close(self) -> None:
         """To be called when nobody writes any more and `finish` has come back."""

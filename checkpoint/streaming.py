@@ -8,7 +8,7 @@ the blocks that run at once, never by shards.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -21,18 +21,20 @@ from checkpoint.shardfile import OPEN, ShardFile
 Progress = Callable[[str, int], None]
 """Called with (shard, bytes read for it) as the work goes on; they add up to the plan's `bytes_read`."""
 
-Task = Callable[[], int]
-"""Something to run on a thread; it returns the bytes that it read."""
+Queue = deque[tuple[ShardFile | None, Future[int]]]
+"""Tasks in the order in which they were begun, each with the shard it is for; they return the bytes they read."""
 
 
 class Streaming:
     """The threads and open files that the shards of one plan share, and what their works have refused so far."""
 
-    def __init__(self, files: Files, workers: int, progress: Progress) -> None:
+    def __init__(self, files: Files, workers: int, progress: Progress, *, hashing: bool = True) -> None:
         self._files = files
         self._workers = workers
         self._progress = progress
-        self._waiting: deque[tuple[ShardFile | None, Future[int] | None]] = deque()
+        self._hashing = hashing
+        self._copies: Queue = deque()
+        self._blocks: Queue = deque()
         self._unfinished: deque[tuple[ShardFile, Future[str]]] = deque()
         self._hashes: dict[str, str] = {}
         self.refusals: list[Problem] = []
@@ -40,17 +42,23 @@ class Streaming:
     def write(self, shards: Iterable[ShardPlan], folder: Path) -> dict[str, str]:
         """Write `shards` to new files of `folder`; their SHA-256 by name, as hexadecimal digits.
 
-        Once a work has refused, only further refusals are looked for, and nothing that was written counts.
+        Once a work has refused, only further refusals are looked for, and nothing that was written counts. One thread
+        copies, since the kernel lets only one at a time write to a file.
         """
-        with ThreadPoolExecutor(self._workers, "ckpt") as pool, ThreadPoolExecutor(OPEN, "ckpt-finish") as finishers:
+        with (
+            ThreadPoolExecutor(self._workers, "ckpt") as pool,
+            ThreadPoolExecutor(1, "ckpt-copy") as copier,
+            ThreadPoolExecutor(OPEN, "ckpt-finish") as finishers,
+        ):
             try:
                 for shard in shards:
                     while len(self._unfinished) >= OPEN:
                         self._finish_oldest()
                     file = ShardFile(shard, folder / shard.name)
-                    self._unfinished.append((file, finishers.submit(file.finish)))
-                    self._run(pool, file, self._tasks(file))
-                    self._waiting.append((file, None))
+                    self._unfinished.append((file, finishers.submit(file.finish, hashing=self._hashing)))
+                    if not self.refusals:
+                        self._copies += ((file, copier.submit(file.copy, *piece)) for piece in file.ranges())
+                    self._run(pool, works_of(shard), file)
                 while self._unfinished:
                     self._finish_oldest()
             except BaseException:
@@ -62,39 +70,28 @@ class Streaming:
         """Run `works` for what they refuse; their output goes nowhere."""
         with ThreadPoolExecutor(self._workers, "ckpt") as pool:
             try:
-                self._run(pool, None, (task for work in works for task in self._blocks(work, None)))
-                while self._waiting:
-                    self._collect()
+                self._run(pool, works, None)
+                self._drain(self._blocks, None)
             except BaseException:
                 self._abandon()
                 raise
 
-    def _tasks(self, file: ShardFile) -> Iterator[Task]:
-        if not self.refusals:
-            for source, offset, position, nbytes in file.ranges():
-                yield lambda s=source, o=offset, p=position, n=nbytes: file.copy(s, o, p, n)  # type: ignore[misc]
-        for work in works_of(file.shard):
-            yield from self._blocks(work, file)
+    def _run(self, pool: ThreadPoolExecutor, works: Iterable[Work], file: ShardFile | None) -> None:
+        """Have all blocks run, with at most 2 per worker under way or waiting."""
+        for work in works:
+            for block in range(work.blocks):
+                if len(self._blocks) >= 2 * self._workers:
+                    self._collect(self._blocks)
+                self._blocks.append((file, pool.submit(_run_block, work, block, file, self._files)))
 
-    def _blocks(self, work: Work, file: ShardFile | None) -> Iterator[Task]:
-        for block in range(work.blocks):
-            yield lambda b=block: _run_block(work, b, file, self._files)  # type: ignore[misc]
+    def _drain(self, queue: Queue, file: ShardFile | None) -> None:
+        """Collect what is left to do for `file`."""
+        while any(other is file for other, _ in queue):
+            self._collect(queue)
 
-    def _run(self, pool: ThreadPoolExecutor, file: ShardFile | None, tasks: Iterable[Task]) -> None:
-        """Have all `tasks` run, with at most 2 per worker under way or waiting."""
-        for task in tasks:
-            while len(self._waiting) >= 2 * self._workers:
-                self._collect()
-            self._waiting.append((file, pool.submit(task)))
-
-    def _collect(self) -> None:
-        """Wait for the oldest task; at the end of a shard, see that it is whole."""
-        file, future = self._waiting[0]
-        if future is None:
-            self._waiting.popleft()
-            if file is not None:
-                self._see_whole(file)
-            return
+    def _collect(self, queue: Queue) -> None:
+        """Wait for the oldest task of a queue."""
+        file, future = queue[0]
         read = 0
         try:
             read = future.result()
@@ -102,28 +99,27 @@ class Streaming:
             self.refusals += refusal.problems
         finally:
             if future.done():
-                self._waiting.popleft()
+                queue.popleft()
         self._progress(file.shard.name if file else "", read)
 
-    def _see_whole(self, file: ShardFile) -> None:
+    def _finish_oldest(self) -> None:
+        """See that the shard that was begun first is whole, and close it."""
+        file, finished = self._unfinished[0]
+        self._drain(self._copies, file)
+        self._drain(self._blocks, file)
         if self.refusals:
             file.abandon()
         elif file.missing:
             name = file.shard.name
             raise ValueError(f"{name}: its works made {file.missing:,} bytes less than its {file.shard.nbytes:,}")
-
-    def _finish_oldest(self) -> None:
-        file, finished = self._unfinished[0]
-        while any(other is file for other, _ in self._waiting):
-            self._collect()
         wait([finished])
         self._unfinished.popleft()
         file.close()
         self._hashes[file.shard.name] = finished.result()
 
     def _abandon(self) -> None:
-        """Let what runs come to its end: a block must not write to a handle that was closed, and maybe opened again."""
-        running = [future for _, future in self._waiting if future]
+        """Let what runs come to its end: nothing may write to a handle that was closed, and maybe opened again."""
+        running = [future for _, future in (*self._copies, *self._blocks)]
         for future in running:
             future.cancel()
         wait(running)

@@ -28,6 +28,7 @@ class Writing:
     output: Output
     workers: int = field(default_factory=default_workers)
     memory: int = field(default_factory=default_memory)
+    hashing: bool = True
     device: str = "cpu"
 
 
@@ -59,6 +60,7 @@ def writing_options(command: F) -> F:
         click.option("--dry-run", is_flag=True, help="Print the plan; write nothing."),
         click.option("--no-verify", is_flag=True, help="Do not verify what was written."),
         click.option("--workers", type=click.IntRange(1, 256), help="Compute threads (default: the cores, at most 8)."),
+        click.option("--no-hash", is_flag=True, help="Do not compute the SHA-256 of what is written (see --json)."),
         click.option(
             "--memory", callback=_bytes, help="Budget of buffers, as 512M or 2G (default: RAM / 4, at most 1G)."
         ),
@@ -83,8 +85,8 @@ def writing_from(options: dict[str, Any]) -> Writing:
     if not out and not in_place and not dry_run:
         raise click.UsageError("give --out DIR for a new folder, --in-place, or --dry-run for the plan alone")
     workers, memory = options.pop("workers") or default_workers(), options.pop("memory") or default_memory()
-    device = options.pop("device", "cpu")
-    return Writing(out, dry_run, not options.pop("no_verify"), output, workers, memory, device)
+    hashing, device = not options.pop("no_hash"), options.pop("device", "cpu")
+    return Writing(out, dry_run, not options.pop("no_verify"), output, workers, memory, hashing, device)
 
 
 def _device(context: click.Context, parameter: click.Parameter, value: str) -> str:

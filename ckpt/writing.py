@@ -46,7 +46,14 @@ def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None)
         return
     started = time.monotonic()
     with writing.output.progress("writing", plan.bytes_read) as advance:
-        result = apply_plan(plan, writing.target, workers=writing.workers, memory=writing.memory, progress=advance)
+        result = apply_plan(
+            plan,
+            writing.target,
+            workers=writing.workers,
+            memory=writing.memory,
+            hashing=writing.hashing,
+            progress=advance,
+        )
     seconds = time.monotonic() - started
     for step in draft.steps:
         writing.output.line(f"{step.operation}: {step.summary}")

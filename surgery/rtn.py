@@ -45,20 +45,27 @@ def _symmetric(groups: torch.Tensor, bits: int, dtype: torch.dtype, maths: Maths
 
     half = 2 ** (bits - 1)
     largest = torch.maximum(groups.amax(-1), -groups.amin(-1))
-    scale = _usable((largest / (half - 0.5)).to(dtype))
+    scale = _usable(_over(largest, half - 0.5).to(dtype))
     return Codes(_codes(_divide(groups, scale, dtype, maths), half), scale, None)
 
 
 def _asymmetric(groups: torch.Tensor, bits: int, dtype: torch.dtype, maths: Maths) -> Codes:
     half = 2 ** (bits - 1)
     low, high = groups.amin(-1).clamp_(max=0), groups.amax(-1).clamp_(min=0)
-    scale = ((high - low).to(dtype).float() / (2 * half - 1)).to(dtype)
+    scale = _over((high - low).to(dtype).float(), 2 * half - 1).to(dtype)
     offset = (low / scale.float()).to(dtype).float()
     # an all-zero group divides 0 by 0; its zero point is 0, as the integer cast upstream makes of NaN
     zero_point = (-half - offset).to(dtype).float().clamp_(-half, half - 1).nan_to_num_(0.0).round_()
     scale = _usable(scale)
     shifted = _divide(groups, scale, dtype, maths).add_(zero_point.unsqueeze(-1))
     return Codes(_codes(_stored(shifted, dtype, maths), half), scale, _codes(zero_point, half))
+
+
+def _over(values: torch.Tensor, divisor: float) -> torch.Tensor:
+    import torch
+
+    # where the divisor is a number, torch on a GPU multiplies by 1 / divisor, which rounds otherwise
+    return values / torch.full((), divisor, dtype=values.dtype, device=values.device)
 
 
 def _divide(groups: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, maths: Maths) -> torch.Tensor:
