@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -44,7 +45,18 @@ def test_every_command_explains_itself_with_an_example(command: str) -> None:
 @pytest.mark.parametrize("command", WRITING)
 def test_every_writing_command_takes_the_same_options(command: str) -> None:
     text = ckpt(command, "--help").stdout
-    assert all(option in text for option in ("--out", "--in-place", "--dry-run", "--json", "--quiet", "--no-verify"))
+    options = (
+        "--out",
+        "--in-place",
+        "--dry-run",
+        "--json",
+        "--quiet",
+        "--no-verify",
+        "--workers",
+        "--memory",
+        "--no-hash",
+    )
+    assert all(option in text for option in options)
 
 
 def test_help_lists_every_command_and_unknown_ones_are_guessed() -> None:
@@ -109,6 +121,29 @@ def test_result_as_json_carries_the_verdict(export: Path, tmp_path: Path) -> Non
     assert document["written"] == str(tmp_path / "out")
     assert document["new_errors"] == 0
     assert document["verify"]["counts"]["error"] == 0
+    (shard,) = (shard["name"] for shard in document["shards"] if shard["action"] == "rewritten")
+    assert document["sha256"] == {shard: hashlib.sha256((tmp_path / "out" / shard).read_bytes()).hexdigest()}
+
+
+@pytest.mark.parametrize(
+    "memory, expected", [("64M", 0), ("67108864", 0), ("0.5g", 2), ("0", 2), ("1K", 3), ("2 GiB", 0)]
+)
+def test_memory_is_bytes_or_a_multiple_and_enough_for_a_block(export: Path, memory: str, expected: int) -> None:
+    run = ckpt("int8-head", export, "--dry-run", "--memory", memory)
+    assert run.returncode == expected
+    assert expected == 0 or "memory" in run.stderr
+
+
+@pytest.mark.parametrize("device, expected", [("cpu", 0), ("gpu", 2), ("cuda:x", 2)])
+def test_a_device_is_named_as_torch_names_it(export: Path, device: str, expected: int) -> None:
+    assert ckpt("int8-head", export, "--dry-run", "--device", device).returncode == expected
+
+
+def test_a_gpu_that_is_not_there_is_refused_in_one_line(export: Path, tmp_path: Path) -> None:
+    run = ckpt("int8-head", export, "--out", tmp_path / "out", "--device", "cuda:99")
+    assert run.returncode == 3
+    assert "cuda" in run.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_errors_as_json_name_each_problem(qwen_moe_base: Path) -> None:

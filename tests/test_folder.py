@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from building import (
 from safetensors import safe_open
 
 from checkpoint import Checkpoint, Files, UnreadableCheckpoint, open_checkpoint, survey
+from checkpoint import folder as folder_module
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 A, B, C, D = (Entries({name: ("I64", (2,), int64s(number, number))}) for number, name in enumerate("abcd"))
@@ -43,6 +45,32 @@ def refusal(folder: Path) -> list[tuple[str, str | None, str | None]]:
     with pytest.raises(UnreadableCheckpoint) as caught:
         open_checkpoint(folder)
     return [(problem.code, problem.file, problem.tensor) for problem in caught.value.problems]
+
+
+# Reading again what is known
+
+
+def test_what_is_known_is_not_read_again_and_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = open_checkpoint(two_shards(tmp_path / "m"))
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in (FIRST, SECOND):
+        os.link(tmp_path / "m" / name, other / name)
+    for name in (INDEX, "config.json"):
+        shutil.copy(tmp_path / "m" / name, other / name)
+    fresh = survey(other)
+    read: list[Path] = []
+    monkeypatch.setattr(folder_module, "read_header", read.append)
+    assert survey(other, known=known) == fresh
+    assert read == []
+
+
+def test_a_shard_that_was_written_since_is_read_again(tmp_path: Path) -> None:
+    folder = two_shards(tmp_path / "m")
+    known = open_checkpoint(folder)
+    write_shard(folder / SECOND, C | {"e": D["d"]})
+    edit_json(folder / INDEX, lambda index: index["weight_map"].update(e=index["weight_map"].pop("d")))
+    assert list(survey(folder, known=known).tensors) == ["a", "b", "c", "e"]
 
 
 # Which files make a checkpoint

@@ -6,12 +6,13 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint import Document, UnreadableCheckpoint
+from checkpoint import Document, UnreadableCheckpoint, jsonedit
 from checkpoint.document import parse_json, read_document
 from checkpoint.jsonedit import edit_json
 
@@ -212,6 +213,21 @@ def test_an_edited_text_says_the_new_value(data: st.DataObject) -> None:
     text, old = data.draw(laid_out())
     new = data.draw(changed(old))
     assert exactly(json.loads(edit_json(text, new))) == exactly(new)
+
+
+text_maps = st.dictionaries(words, words, min_size=1, max_size=6)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_map_of_strings_that_is_laid_out_evenly_is_edited_as_any_other(data: st.DataObject) -> None:
+    old, new = data.draw(text_maps), data.draw(text_maps)
+    new |= {key: old[key] for key in data.draw(st.lists(st.sampled_from(list(old))))}
+    indent: Any = data.draw(st.sampled_from([0, 2, "\t"]))
+    text = json.dumps({"map": old}, indent=indent, ensure_ascii=data.draw(st.booleans()))
+    with patch.object(jsonedit, "_evenly", return_value=None):
+        one_by_one = edit_json(text, {"map": new})
+    assert edit_json(text, {"map": new}) == one_by_one
 
 
 @given(laid_out())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from checkpoint import group_modules, split_name
-from checkpoint.patterns import first_match, matches, pattern_problems
+from checkpoint.patterns import Patterns, first_match, matches, pattern_problems
 
 
 @pytest.mark.parametrize(
@@ -58,3 +60,17 @@ def test_an_entry_is_a_whole_name_or_an_expression_matched_at_the_start(entry: s
 def test_an_expression_that_cannot_be_compiled_is_a_problem_and_no_crash(entry: str) -> None:
     found = pattern_problems(["lm_head", entry, "re:.*"], "config.json")
     assert [(problem.code, problem.file) for problem in found] == [("pattern-invalid", "config.json")]
+
+
+atoms = st.sampled_from(
+    ["a", "b", ".", r"\.", ".*", "[0-9]", "[^0-9]", r"\d", "1", "[1-3]", "2*", "(?:a|b)", "a?", "$", "^"]
+)
+expressions = st.lists(atoms, max_size=6).map(lambda parts: "re:" + "".join(parts))
+names = st.text(st.sampled_from("ab.0129"), max_size=6)
+
+
+@given(st.lists(expressions | names, max_size=5), st.lists(names, max_size=30))
+@settings(max_examples=300, deadline=None)
+def test_many_names_get_the_answers_that_each_would_get_alone(entries: list[str], asked: list[str]) -> None:
+    patterns = Patterns(entries)
+    assert [patterns.first(name) for name in asked] == [first_match(entries, name) for name in asked]
