@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "layout": "Print the layout document, for JSON Schemas to judge.",
     "verify": "Prove a checkpoint against rules, schemas, engines and its base.",
     "quantize": "Pack selected modules by round-to-nearest, INT4 or INT8.",
+    "run": "Make a build from its recipe, in one write.",
     "graft-mtp": "Put the base's multi-token-prediction head back.",
     "graft": "Take tensors from another checkpoint, byte for byte.",
     "int8-head": "Pack lm_head to INT8 as a further config group.",

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from verify.registry import Level
 
 
-def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None) -> None:
+def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None, profile: str | None = None) -> None:
     """Plan `draft` and show the plan, or write it, verify what was written and say so. Exits with 1 where the result
-    has an error that its source had not."""
+    has an error that its source had not. `profile` is what its layout must satisfy."""
     if writing.device != "cpu":
         from surgery import on_device
 
@@ -63,7 +63,7 @@ def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None)
         f"read {size(plan.bytes_read)}, wrote {size(plan.bytes_written)} in {seconds:.1f} s"
     )
     try:
-        verdict = _verify(plan, result.root, base, writing) if writing.verify else {}
+        verdict = _verify(plan, result.root, base, profile, writing) if writing.verify else {}
     except KeyboardInterrupt:
         print(f"\nckpt: interrupted while verifying; {escape(str(result.root))} is written, and whole", file=sys.stderr)
         raise click.exceptions.Exit(130) from None
@@ -82,14 +82,16 @@ def _in_the_weights(draft: Draft, writing: Writing) -> list[Problem]:
         return examine(draft, workers=writing.workers, memory=writing.memory, progress=advance)
 
 
-def _verify(plan: Plan, written: Path, base: Checkpoint | None, writing: Writing) -> dict[str, Any]:
+def _verify(
+    plan: Plan, written: Path, base: Checkpoint | None, profile: str | None, writing: Writing
+) -> dict[str, Any]:
     """Judge what was written: headers, config, and against a base a sample of the contents, if any are new. Errors that
     the source had too are told, not counted as new."""
     from verify import verify
 
     origin = plan.draft.origin
     level: Level = "sample" if base and plan.bytes_written else "headers"
-    report = verify(survey(written, known=origin), base=base, level=level)
+    report = verify(survey(written, known=origin), base=base, schema=profile, level=level)
     errors = [finding for finding in report.findings if finding.severity == "error"]
     known = {(f.rule, f.place) for f in verify(origin, base=base, level=level).findings} if errors else set()
     new = [finding for finding in errors if (finding.rule, finding.place) not in known]

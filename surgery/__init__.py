@@ -14,6 +14,7 @@ from surgery.int8_head import int8_head
 from surgery.lineage import lineage_problems
 from surgery.presets import Preset, load_preset, preset_names
 from surgery.quantize import quantize
+from surgery.recipe import Recipe, build, load_recipe, recipe_names
 from surgery.restore_dense import keep_dense, restore_dense
 from surgery.restore_files import restore_files
 from surgery.scheme import Group, Maths, Scheme
@@ -24,8 +25,10 @@ __all__ = [
     "Group",
     "Maths",
     "Preset",
+    "Recipe",
     "Scheme",
     "add_ignore",
+    "build",
     "compare_dense",
     "derive",
     "fixup",
@@ -35,9 +38,11 @@ __all__ = [
     "keep_dense",
     "lineage_problems",
     "load_preset",
+    "load_recipe",
     "on_device",
     "preset_names",
     "quantize",
+    "recipe_names",
     "remove_ignore",
     "restore_dense",
     "restore_files",

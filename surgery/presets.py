@@ -1,13 +1,12 @@
-"""The published builds by name: `recipes/NAME.yaml`, what they target and how."""
+"""The data-free builds by name: what `quantize --preset` takes of their recipes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.resources import files
-from typing import Any
 
-from surgery.scheme import Group, Maths, Scheme
+from surgery.recipe import load_recipe, recipe_names
+from surgery.scheme import Group, Maths
 
 
 @dataclass(frozen=True)
@@ -28,21 +27,15 @@ class Preset:
 
 
 def preset_names() -> tuple[str, ...]:
-    """Names that `--preset` takes."""
-    recipes = (path.name for path in files("recipes").iterdir())
-    return tuple(sorted(name.removesuffix(".yaml") for name in recipes if name.endswith(".yaml")))
+    """Names that `--preset` takes: the data-free recipes."""
+    return tuple(name for name in recipe_names() if load_recipe(name).quantize is not None)
 
 
 @lru_cache
 def load_preset(name: str) -> Preset:
     """Read a preset. Raises KeyError for an unknown name."""
-    import yaml
-
-    if name not in preset_names():
+    recipe = load_recipe(name) if name in recipe_names() else None
+    if recipe is None or recipe.quantize is None:
         raise KeyError(name)
-    data: dict[str, Any] = yaml.safe_load((files("recipes") / f"{name}.yaml").read_text(encoding="utf-8"))
-    work = data["quantize"]
-    groups = tuple(
-        Group(tuple(g["targets"]), Scheme(g["bits"], g["group_size"], g["symmetric"])) for g in work["groups"]
-    )
-    return Preset(name, data["title"], groups, tuple(work["ignore"]), work["maths"], data.get("profile"))
+    packing = recipe.quantize
+    return Preset(name, recipe.title, packing.groups, packing.ignore, packing.maths, recipe.profile)
