@@ -33,9 +33,12 @@ def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None,
     """Plan `draft` and show the plan, or write it, verify what was written and say so. Exits with 1 where the result
     has an error that its source had not. `profile` is what its layout must satisfy."""
     if writing.device != "cpu":
-        from surgery import on_device
+        from surgery import packed_by, packer_for
 
-        draft = on_device(draft, writing.device)
+        packer = packer_for(writing.device)
+        draft = packed_by(draft, packer)
+        if packer.note:
+            writing.output.line(packer.note)
     try:
         plan = plan_for(draft, writing.target)
     except Refused as refusal:

@@ -5,7 +5,7 @@ apply_plan(plan_for(draft, target), target)
 """
 
 from surgery.comparison import Difference, compare_dense
-from surgery.devices import on_device
+from surgery.devices import packed_by, packer_for
 from surgery.fixup import fixup
 from surgery.graft import Bound, graft
 from surgery.graft_mtp import graft_mtp
@@ -39,7 +39,8 @@ __all__ = [
     "lineage_problems",
     "load_preset",
     "load_recipe",
-    "on_device",
+    "packed_by",
+    "packer_for",
     "preset_names",
     "quantize",
     "recipe_names",

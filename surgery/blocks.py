@@ -35,6 +35,10 @@ class Packer(Protocol):
     def element_memory(self) -> int:
         """Bytes of buffers for each element of a block."""
 
+    @property
+    def note(self) -> str:
+        """What a user should know of how it packs, if anything."""
+
     def buffer(self, nbytes: int) -> memoryview:
         """Memory of the calling thread for the rows to be read into; the next call hands it out again."""
 
@@ -53,6 +57,8 @@ class Cpu:
 
     element_memory = 2 + 8 + 2
     """The bytes read, two 32-bit copies, and codes twice."""
+
+    note = ""
 
     def buffer(self, nbytes: int) -> memoryview:
         return scratch(nbytes)

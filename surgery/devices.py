@@ -11,12 +11,8 @@ from surgery.blocks import CPU, Packer
 from surgery.work import PackRows
 
 
-def on_device(draft: Draft, device: str) -> Draft:
-    """`draft` with its packing done on `device`: `cpu`, `cuda` or `cuda:N`. The bits are the same on each.
-
-    Raises MissingExtra or Refused where there is no such device.
-    """
-    packer = packer_for(device)
+def packed_by(draft: Draft, packer: Packer) -> Draft:
+    """`draft` with its packing done by `packer`. The bits are the same by each."""
     moved: dict[int, Work] = {}
 
     def there(work: Work) -> Work:
@@ -32,7 +28,7 @@ def on_device(draft: Draft, device: str) -> Draft:
 
 
 def packer_for(device: str) -> Packer:
-    """The packer on `device`. Raises MissingExtra or Refused where there is none."""
+    """The packer on `device`: `cpu`, `cuda` or `cuda:N`. Raises MissingExtra or Refused where there is none."""
     if device == "cpu":
         return CPU
     match = re.fullmatch(r"cuda(?::(\d{1,3}))?", device)

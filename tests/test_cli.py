@@ -142,7 +142,7 @@ def test_a_device_is_named_as_torch_names_it(export: Path, device: str, expected
 def test_a_gpu_that_is_not_there_is_refused_in_one_line(export: Path, tmp_path: Path) -> None:
     run = ckpt("int8-head", export, "--out", tmp_path / "out", "--device", "cuda:99")
     assert run.returncode == 3
-    assert "cuda" in run.stderr
+    assert "CUDA" in run.stderr
     assert not (tmp_path / "out").exists()
 
 
