@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint clean
+.PHONY: demo test bench lint clean
 
 demo: $(INSTALLED)
 	rm -rf demo-output
@@ -12,6 +12,11 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2
+
+bench: $(INSTALLED)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.page
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from checkpoint.streaming import Progress, Streaming
 
 SLACK = 16 * 1024 * 1024
 """Bytes of disk kept free beyond what the plan needs, for folders and documents."""
+
+INDEX_LINE = 256
+"""Bytes of the index for a tensor beside its name, at most."""
 
 LARGE = 64 * 1024 * 1024
 """Bytes from which a side file (weights in another format, mostly) is shared as shards are, since nobody edits it."""
@@ -88,7 +92,10 @@ def apply_plan(
         _refuse_full_disk(plan, goal, in_place=in_place)
         with staging_folder(goal) as staged, Files() as files:
             _refuse_changed(plan.draft.origin, in_place=in_place)
-            hashes = _write_shards(plan, staged, Streaming(files, threads, progress, hashing=hashing), in_place)
+            with ThreadPoolExecutor(1, "ckpt-index") as aside:
+                index = aside.submit(lambda: plan.index)
+                hashes = _write_shards(plan, staged, Streaming(files, threads, progress, hashing=hashing), in_place)
+                index.result()
             _place_documents(plan, staged, in_place=in_place)
             _place_side_files(plan, staged, in_place=in_place)
             if in_place:
@@ -233,7 +240,7 @@ def _refuse_full_disk(plan: Plan, goal: Path, *, in_place: bool) -> None:
     own = plan.draft.origin.side_files if in_place else {}
     copied = [path for name, path in plan.draft.side_files.items() if own.get(name) != path]
     needed = plan.bytes_written + SLACK
-    needed += sum(len(document.text.encode()) for document in (plan.index, plan.config) if document)
+    needed += sum(map(len, plan.draft.tensors)) + INDEX_LINE * len(plan.draft.tensors)
     needed += sum(path.stat().st_size for path in copied if not _is_shared(path, home))
     free = shutil.disk_usage(home).free
     if needed > free:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -39,14 +40,22 @@ class ShardPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that `apply_plan` will do. Bytes read and written are those of shards; side files and documents are apart."""
+    """All that `apply_plan` will do. Bytes read and written are those of shards; side files and documents are apart.
+
+    `names` is the final name of each shard that the draft names.
+    """
 
     draft: Draft
     shards: tuple[ShardPlan, ...]
-    index: Document | None
+    names: Mapping[str, str]
     removed: tuple[str, ...]
     appearing: tuple[str, ...]
     disappearing: tuple[str, ...]
+
+    @cached_property
+    def index(self) -> Document | None:
+        """The index to write; None where there is none. Editing it takes time: `apply_plan` does so beside copying."""
+        return _index(self.draft, self.names)
 
     @property
     def config(self) -> Document | None:
@@ -113,7 +122,7 @@ def make_plan(draft: Draft, *, linkable: bool = True) -> Plan:
     return Plan(
         draft=draft,
         shards=shards,
-        index=_index(draft, names),
+        names=names,
         removed=tuple(label for label in draft.origin.shards if label not in written),
         appearing=tuple(name for name in after if name not in before),
         disappearing=tuple(name for name in before if name not in after),

@@ -26,7 +26,7 @@ from checkpoint import (
     open_checkpoint,
     parse_header,
 )
-from checkpoint.plan import shard_names
+from checkpoint.plan import HASHING, shard_names
 
 NOWHERE = Path("/nowhere/at/all")
 LONE, GRAFT = "model.safetensors", "model-graft.safetensors"
@@ -311,8 +311,8 @@ def test_a_work_is_read_once_however_many_outputs_it_has_and_a_tensor_as_often_a
 def test_memory_grows_with_workers_and_the_largest_block() -> None:
     plan = make_plan(with_work(Draft.of(two()), "a", step=50_000_000))
     header = max(len(shard.header) for shard in plan.shards)
-    assert plan.memory(1) == 100_000_000 + header
-    assert plan.memory(3) == 300_000_000 + header
+    assert plan.memory(1) == 100_000_000 + header + HASHING
+    assert plan.memory(3) == 300_000_000 + header + HASHING
 
 
 # Refusals
