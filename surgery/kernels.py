@@ -2,6 +2,11 @@
 
 The same bits as `quantize_rows` and `pack_rows`, which are the reference. A BF16 value is the upper half of a 32-bit
 float: magnitudes compare as integers, and rounding to BF16 is an integer addition.
+
+A quotient x / scale is taken as x * (1 / scale), three units in the last place off at most. That is exact enough: both
+have 8-bit significands, so a quotient up to 2**8 that is not halfway between two integers is 2**-10 away from there at
+least, and one that is not halfway between two BF16 values 2**-17 of itself; halfway between BF16 values none ever is.
+What is nearly halfway between two integers is made so by rounding to a multiple of 2**-12 first.
 """
 
 from __future__ import annotations
@@ -15,9 +20,15 @@ from numba.extending import intrinsic
 ROUND = np.float32(12582912.0)
 """1.5 * 2**23: added to |y| < 2**22 it leaves y, rounded half to even, in the low bits of the sum."""
 
+GRID = np.float32(3072.0)
+"""1.5 * 2**11: added to |y| < 2**10 it rounds y to a multiple of 2**-12."""
+
 INFINITY = np.uint32(0x7F80)
 EPS = np.uint32(0x3C00)
 """BF16 bits of 2**-7, the scale of a group that is all zero."""
+
+TINY, HUGE = np.uint32(0x1F80), np.uint32(0x5F80)
+"""BF16 bits of 2**-64 and 2**64, between which a scale has an exact enough inverse."""
 
 UPPER = np.uint32(16)
 
@@ -31,12 +42,12 @@ def pack_symmetric(x: Any, group: int, bits: int, eager: bool, packed: Any, scal
     half = np.uint32(2 ** (bits - 1))
     high = np.float32(2.0 ** (bits - 1) - 1)
     words = np.empty(x.shape[1], np.uint32)
-    values = words.view(np.float32)
+    inverse = np.empty(x.shape[1], np.float32)
     finite = True
     for r in range(x.shape[0]):
+        row, tame = x[r], True
         for k in range(x.shape[1] // group):
-            here = x[r, k * group : (k + 1) * group]
-            into, floats = words[k * group : (k + 1) * group], values[k * group : (k + 1) * group]
+            here = row[k * group : (k + 1) * group]
             largest = np.uint16(0)
             for j in range(group):
                 size = np.uint16(here[j] & np.uint16(0x7FFF))
@@ -44,8 +55,20 @@ def pack_symmetric(x: Any, group: int, bits: int, eager: bool, packed: Any, scal
             stored = _bf16(_float(np.uint32(largest) << UPPER) / (high + np.float32(0.5)))
             finite &= stored < INFINITY
             stored = stored if stored else EPS
+            tame &= (stored >= TINY) & (stored <= HUGE)
             scale[r, k] = np.uint16(stored)
-            _codes(here, _float(stored << UPPER), np.float32(0), high, eager, into, floats, group)
+            _fill(inverse, k * group, group, np.float32(1) / _float(stored << UPPER))
+        if tame and eager:
+            for j in range(row.size):
+                y = _float(_bf16(_float(np.uint32(row[j]) << UPPER) * inverse[j]) << UPPER)
+                words[j] = _bits(_clamped(y, np.float32(0), high) + ROUND)
+        elif tame:
+            for j in range(row.size):
+                y = _float(np.uint32(row[j]) << UPPER) * inverse[j] + GRID
+                words[j] = _bits(_clamped(y, GRID, high) + (ROUND - GRID))
+        else:
+            for k in range(x.shape[1] // group):
+                _divide(row, k * group, group, _float(np.uint32(scale[r, k]) << UPPER), 0, high, eager, words)
         _store(words, bits, half, packed[r])
     return finite
 
@@ -56,12 +79,12 @@ def pack_asymmetric(x: Any, group: int, bits: int, eager: bool, packed: Any, sca
     half = np.uint32(2 ** (bits - 1))
     high = np.float32(2.0 ** (bits - 1) - 1)
     words = np.empty(x.shape[1], np.uint32)
-    values = words.view(np.float32)
+    inverse, zeros = np.empty(x.shape[1], np.float32), np.empty(x.shape[1], np.float32)
     finite = True
     for r in range(x.shape[0]):
+        row, tame = x[r], True
         for k in range(x.shape[1] // group):
-            here = x[r, k * group : (k + 1) * group]
-            into, floats = words[k * group : (k + 1) * group], values[k * group : (k + 1) * group]
+            here = row[k * group : (k + 1) * group]
             least, most, largest = np.int16(0), np.int16(0), np.uint16(0)
             for j in range(group):
                 size = np.uint16(here[j] & np.uint16(0x7FFF))
@@ -76,11 +99,26 @@ def pack_asymmetric(x: Any, group: int, bits: int, eager: bool, packed: Any, sca
             finite &= (largest < INFINITY) & (stored < INFINITY)
             offset = _float(_bf16(low / _float(stored << UPPER)) << UPPER)
             zero = _float(_bf16(-high - np.float32(1) - offset) << UPPER)
-            zero = _nearest(np.float32(0) if np.isnan(zero) else zero, high)
+            zero = _clamped(np.float32(0) if np.isnan(zero) else zero, np.float32(0), high) + ROUND
             stored = stored if stored else EPS
+            tame &= (stored >= TINY) & (stored <= HUGE)
             scale[r, k] = np.uint16(stored)
             zero_point[r, k] = np.uint8(_bits(zero) + half)
-            _codes(here, _float(stored << UPPER), zero - ROUND, high, eager, into, floats, group)
+            _fill(inverse, k * group, group, np.float32(1) / _float(stored << UPPER))
+            _fill(zeros, k * group, group, zero - ROUND)
+        if tame and eager:
+            for j in range(row.size):
+                y = _float(_bf16(_float(np.uint32(row[j]) << UPPER) * inverse[j]) << UPPER)
+                y = _float(_bf16(y + zeros[j]) << UPPER)
+                words[j] = _bits(_clamped(y, np.float32(0), high) + ROUND)
+        elif tame:
+            for j in range(row.size):
+                y = _float(np.uint32(row[j]) << UPPER) * inverse[j] + (zeros[j] + GRID)
+                words[j] = _bits(_clamped(y, GRID, high) + (ROUND - GRID))
+        else:
+            for k in range(x.shape[1] // group):
+                divisor = _float(np.uint32(scale[r, k]) << UPPER)
+                _divide(row, k * group, group, divisor, zeros[k * group], high, eager, words)
         _store(words, bits, half, packed[r])
     return finite
 
@@ -96,26 +134,23 @@ def pack_columns(codes: Any, bits: int) -> Any:
 
 
 @njit(inline="always")
-def _codes(here: Any, divisor: Any, zero: Any, high: Any, eager: bool, words: Any, values: Any, group: int) -> None:
-    """BF16 bits `here` to the nearest integers to x / divisor + zero, in the low bits of `words`.
+def _fill(values: Any, start: int, count: int, value: Any) -> None:
+    for j in range(start, start + count):
+        values[j] = value
 
-    `values` is `words` read as floats.
-    """
-    for j in range(group):
-        words[j] = np.uint32(here[j]) << UPPER
-    for j in range(group):
-        values[j] = values[j] / divisor
-    if eager:
-        for j in range(group):
-            words[j] = _rounded(words[j]) << UPPER
-    if zero != 0:
-        for j in range(group):
-            values[j] = values[j] + zero
+
+@njit
+def _divide(row: Any, start: int, count: int, divisor: Any, zero: Any, high: Any, eager: bool, words: Any) -> None:
+    """BF16 bits of a group to the nearest integers to x / divisor + zero, in the low bits of `words`."""
+    for j in range(start, start + count):
+        y = _float(np.uint32(row[j]) << UPPER) / divisor
         if eager:
-            for j in range(group):
-                words[j] = _rounded(words[j]) << UPPER
-    for j in range(group):
-        values[j] = _nearest(values[j], high)
+            y = _float(_bf16(y) << UPPER)
+        if zero != 0:
+            y = y + np.float32(zero)
+            if eager:
+                y = _float(_bf16(y) << UPPER)
+        words[j] = _bits(_clamped(y, np.float32(0), high) + ROUND)
 
 
 @njit(inline="always")
@@ -132,11 +167,10 @@ def _store(words: Any, bits: int, half: Any, out: Any) -> None:
 
 
 @njit(inline="always")
-def _nearest(value: Any, high: Any) -> Any:
-    """`value` clamped to [-high - 1, high] and rounded half to even, plus ROUND."""
-    value = high if value > high else value
-    value = -high - np.float32(1) if value < -high - np.float32(1) else value
-    return value + ROUND
+def _clamped(value: Any, middle: Any, high: Any) -> Any:
+    """`value` clamped to [middle - high - 1, middle + high]."""
+    value = middle + high if value > middle + high else value
+    return middle - high - np.float32(1) if value < middle - high - np.float32(1) else value
 
 
 @njit(inline="always")

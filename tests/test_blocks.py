@@ -40,6 +40,42 @@ def test_fused_kernel_equals_the_reference_bit_for_bit(scheme: Scheme, maths: Ma
         assert same(fused(raw(weight), columns, scheme, maths), reference(raw(weight), columns, "BF16", scheme, maths))
 
 
+def every_quotient(low: float) -> torch.Tensor:
+    """Rows of groups of 32: for each of the 128 significands that a group's maximum can have, every BF16 value of nine
+    binades below it, both signs. What a power of two multiplies all by changes no code. `low` times the maximum stands
+    in each group too, so that an asymmetric one reaches that far."""
+    groups = []
+    for top in torch.arange(0x4300, 0x4380, dtype=torch.int16):
+        below = torch.arange(int(top) - 9 * 128, int(top) + 1, dtype=torch.int16)
+        values = torch.cat([below, below | -(2**15)]).view(torch.bfloat16)
+        values = values[values >= float(top.view(torch.bfloat16)) * low]
+        values = torch.nn.functional.pad(values, (0, -len(values) % 30)).view(-1, 30)
+        ends = top.view(torch.bfloat16) * torch.tensor([1.0, low], dtype=torch.bfloat16)
+        groups.append(torch.cat([values, ends.expand(len(values), 2)], 1))
+    return torch.cat(groups)
+
+
+@pytest.mark.parametrize("maths", MATHS)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("low, symmetric", [(-1.0, True), (-1.0, False), (-0.5, False), (-0.3, False), (0.0, False)])
+def test_every_quotient_of_two_significands_gives_the_code_of_the_reference(
+    low: float, symmetric: bool, bits: int, maths: Maths
+) -> None:
+    weight, scheme = every_quotient(low), Scheme(bits, 32, symmetric)
+    assert len(weight) > 3_000
+    assert same(fused(raw(weight), 32, scheme, maths), reference(raw(weight), 32, "BF16", scheme, maths))
+
+
+@pytest.mark.parametrize("maths", MATHS)
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("exponent", [-130, -100, -65, -63, 62, 66, 100, 115])
+def test_scales_whose_inverse_is_not_exact_enough_are_divided_by(exponent: int, symmetric: bool, maths: Maths) -> None:
+    weight = (awkward(torch.bfloat16).float() * 2.0**exponent).bfloat16()
+    weight = torch.where(weight.isfinite(), weight, 0).contiguous()
+    scheme = Scheme(4, 32, symmetric)
+    assert same(fused(raw(weight), 384, scheme, maths), reference(raw(weight), 384, "BF16", scheme, maths))
+
+
 @pytest.mark.parametrize("rows", [1, 3, 8, 33])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_zero_points_of_any_number_of_rows_are_packed_alike(rows: int, bits: int) -> None:
