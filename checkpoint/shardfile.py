@@ -21,6 +21,9 @@ PIECE = 32 * 1024 * 1024
 OPEN = 4
 """Shards that are written, hashed or flushed side by side at most."""
 
+HASHED = 4 * 1024 * 1024
+"""Bytes by which a file grows before its hash is told to follow: to wake a thread costs the others their turn."""
+
 _SYNC_FILE_RANGE_WRITE = 2
 
 Range = tuple[Path, int, int, int]
@@ -39,7 +42,7 @@ class ShardFile:
             if isinstance(source, Computed)
         }
         self._landed: dict[int, int] = {}
-        self._whole = self._sum = 0
+        self._whole = self._told = self._sum = 0
         self._abandoned = False
         self._grown = Condition()
         self._handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
@@ -142,18 +145,18 @@ class ShardFile:
                 return
             self._sum += nbytes
             self._landed[position] = position + nbytes
-            before = self._whole
             while self._whole in self._landed:
                 self._whole = self._landed.pop(self._whole)
-            if self._whole > before:
+            if self._whole - self._told >= HASHED or self._whole == self.shard.nbytes:
+                self._told = self._whole
                 self._grown.notify_all()
 
     def _wait(self, position: int) -> int:
         """How far the file is whole, once that is beyond `position`; not beyond it where the file was abandoned."""
         with self._grown:
-            while self._whole <= position and not self._abandoned:
+            while self._told <= position and not self._abandoned:
                 self._grown.wait()
-            return position if self._abandoned else self._whole
+            return position if self._abandoned else self._told
 
 
 def _places(shard: ShardPlan) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -8,7 +8,7 @@ the blocks that run at once, never by shards.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -20,6 +20,9 @@ from checkpoint.shardfile import OPEN, ShardFile
 
 Progress = Callable[[str, int], None]
 """Called with (shard, bytes read for it) as the work goes on; they add up to the plan's `bytes_read`."""
+
+BATCH = 8 * 1024 * 1024
+"""Bytes of blocks that a thread takes on at a time: handing over a task costs as much as packing a tenth of a block."""
 
 Queue = deque[tuple[ShardFile | None, Future[int]]]
 """Tasks in the order in which they were begun, each with the shard it is for; they return the bytes they read."""
@@ -77,12 +80,23 @@ class Streaming:
                 raise
 
     def _run(self, pool: ThreadPoolExecutor, works: Iterable[Work], file: ShardFile | None) -> None:
-        """Have all blocks run, with at most 2 per worker under way or waiting."""
-        for work in works:
-            for block in range(work.blocks):
-                if len(self._blocks) >= 2 * self._workers:
-                    self._collect(self._blocks)
-                self._blocks.append((file, pool.submit(_run_block, work, block, file, self._files)))
+        """Have all blocks run, with at most 2 batches per worker under way or waiting."""
+        for batch in _batches(works):
+            if len(self._blocks) >= 2 * self._workers:
+                self._collect(self._blocks)
+            self._blocks.append((file, pool.submit(self._run_batch, batch, file)))
+
+    def _run_batch(self, batch: Sequence[tuple[Work, int]], file: ShardFile | None) -> int:
+        """Bytes read. All that is refused is told together."""
+        read, problems = 0, []
+        for work, block in batch:
+            try:
+                read += _run_block(work, block, file, self._files)
+            except Refused as refusal:
+                problems += refusal.problems
+        if problems:
+            raise Refused(problems)
+        return read
 
     def _drain(self, queue: Queue, file: ShardFile | None) -> None:
         """Collect what is left to do for `file`."""
@@ -128,6 +142,21 @@ class Streaming:
         wait([finished for _, finished in self._unfinished])
         for file, _ in self._unfinished:
             file.close()
+
+
+def _batches(works: Iterable[Work]) -> Iterator[list[tuple[Work, int]]]:
+    """All blocks in their order, as many at a time as make up `BATCH` bytes."""
+    batch: list[tuple[Work, int]] = []
+    nbytes = 0
+    for work in works:
+        for block in range(work.blocks):
+            batch.append((work, block))
+            nbytes += work.span(block)[1]
+            if nbytes >= BATCH:
+                yield batch
+                batch, nbytes = [], 0
+    if batch:
+        yield batch
 
 
 def _run_block(work: Work, block: int, file: ShardFile | None, files: Files) -> int:

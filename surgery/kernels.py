@@ -55,7 +55,7 @@ def pack_symmetric(x: Any, group: int, bits: int, eager: bool, packed: Any, scal
             stored = _bf16(_float(np.uint32(largest) << UPPER) / (high + np.float32(0.5)))
             finite &= stored < INFINITY
             stored = stored if stored else EPS
-            tame &= (stored >= TINY) & (stored <= HUGE)
+            tame = bool(tame and TINY <= stored <= HUGE)
             scale[r, k] = np.uint16(stored)
             _fill(inverse, k * group, group, np.float32(1) / _float(stored << UPPER))
         if tame and eager:
@@ -101,7 +101,7 @@ def pack_asymmetric(x: Any, group: int, bits: int, eager: bool, packed: Any, sca
             zero = _float(_bf16(-high - np.float32(1) - offset) << UPPER)
             zero = _clamped(np.float32(0) if np.isnan(zero) else zero, np.float32(0), high) + ROUND
             stored = stored if stored else EPS
-            tame &= (stored >= TINY) & (stored <= HUGE)
+            tame = bool(tame and TINY <= stored <= HUGE)
             scale[r, k] = np.uint16(stored)
             zero_point[r, k] = np.uint8(_bits(zero) + half)
             _fill(inverse, k * group, group, np.float32(1) / _float(stored << UPPER))
@@ -135,8 +135,9 @@ def pack_columns(codes: Any, bits: int) -> Any:
 
 @njit(inline="always")
 def _fill(values: Any, start: int, count: int, value: Any) -> None:
-    for j in range(start, start + count):
-        values[j] = value
+    here = values[start : start + count]  # numba does not vectorise what an index from `start` may wrap
+    for j in range(count):
+        here[j] = value
 
 
 @njit

@@ -41,7 +41,7 @@ class PackRows:
             outputs["weight_zero_point"] = ("I32", (packed_width(rows, self.scheme.bits), groups))
         return outputs
 
-    @property
+    @cached_property
     def known(self) -> dict[str, bytes]:
         return {"weight_shape": struct.pack("<2q", *self.source.shape)}
 

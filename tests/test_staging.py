@@ -21,6 +21,7 @@ from building import write_shard
 from drafting import Inverted, contents, entries, sample, with_work
 
 from checkpoint import Draft, Refused, WriteFailed, apply_plan, open_checkpoint, plan_for
+from checkpoint import streaming as streaming_module
 
 GRAFT = "model-graft.safetensors"
 
@@ -204,6 +205,7 @@ def test_an_interrupt_waits_for_blocks_that_are_being_written(
         if next(calls) == 5:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(streaming_module, "BATCH", 1)
     draft = Draft.of(open_checkpoint(source))
     work = with_work(draft, "t4", before=lambda block: time.sleep(0.001))
     with pytest.raises(KeyboardInterrupt):
