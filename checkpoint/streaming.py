@@ -88,7 +88,8 @@ class Streaming:
 
     def _run_batch(self, batch: Sequence[tuple[Work, int]], file: ShardFile | None) -> int:
         """Bytes read. All that is refused is told together."""
-        read, problems = 0, []
+        read = 0
+        problems: list[Problem] = []
         for work, block in batch:
             try:
                 read += _run_block(work, block, file, self._files)
