@@ -45,6 +45,7 @@ EXAMPLES = examples(
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write the report to.")
 @click.option("--measure", is_flag=True, help="Add the errors of packed weights to the report (html has them anyway).")
+@click.option("--workers", type=click.IntRange(1, 256), help="Threads that read (default: the cores, at most 8).")
 @click.option("--verbose", "-v", is_flag=True, help="Everything about each finding.")
 @click.option("--strict", is_flag=True, help="Let warnings fail, too.")
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing; the exit code says it all.")

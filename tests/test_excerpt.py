@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Callable, Container
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,11 +21,13 @@ from defects.sound import SOUND
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from checkpoint import Checkpoint, Document, survey
+from checkpoint import Checkpoint, Document, open_checkpoint, survey
+from checkpoint.families import Family, find_family
 from checkpoint.patterns import is_digit_blind
-from verify import load_rules, verify
+from verify import RULES, load_rules, verify
 from verify.case import Case
-from verify.excerpt import EXCERPTED, KEPT, excerpt
+from verify.descent import split_pieces
+from verify.excerpt import KEPT, excerpt, is_for_excerpts
 from verify.run import applicable
 
 COUNT = 12
@@ -38,7 +41,7 @@ SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[Heal
 def spoken(case: Case) -> list[str]:
     """The ids of the rules for excerpts that find something."""
     load_rules()
-    rules = [rule for rule in applicable(case, None) if rule.id.startswith(EXCERPTED)]
+    rules = [rule for rule in applicable(case, None) if is_for_excerpts(rule)]
     return [rule.id for rule in rules if list(rule.run(case))]
 
 
@@ -52,13 +55,44 @@ def config(**changes: Any) -> dict[str, Any]:
 @cache
 def stored() -> Checkpoint:
     """The model with 12 packed experts in each layer, as a value that tests change."""
-    entries: Entries = {}
+    return replace(written(pack(entries(), qwen.body_experts)), index=None)
+
+
+@cache
+def base() -> Checkpoint:
+    """What it was made of, with fused experts."""
+    return written(entries())
+
+
+@cache
+def base_by_expert() -> Checkpoint:
+    """What it was made of, if all experts but the draft head's are stored one by one."""
+    draft = {name: ref for name, ref in base().tensors.items() if name.startswith("mtp.")}
+    main = [ref for name, ref in base().tensors.items() if name not in draft]
+    pieces = {piece.name: piece for ref in main for piece in split_pieces(ref, family(), Anything())}
+    return replace(base(), tensors=draft | pieces)
+
+
+class Anything(Container[str]):
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def family() -> Family | None:
+    return find_family(config())
+
+
+def entries() -> Entries:
+    found: Entries = {}
     for name, (dtype, shape, data) in qwen.entries().items():
         by_expert = name.endswith((".mlp.gate.weight", ".experts.gate_up_proj", ".experts.down_proj"))
-        entries[name] = (dtype, (COUNT, *shape[1:]) if by_expert else shape, data)
+        found[name] = (dtype, (COUNT, *shape[1:]) if by_expert else shape, data)
+    return found
+
+
+def written(tensors: Entries) -> Checkpoint:
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = survey(write_checkpoint(Path(folder) / "model", pack(entries, qwen.body_experts), config()))
-    return replace(checkpoint, index=None)
+        return survey(write_checkpoint(Path(folder) / "model", tensors, config()))
 
 
 def case_of(checkpoint: Checkpoint | None = None, document: dict[str, Any] | None = None, **more: Any) -> Case:
@@ -129,8 +163,11 @@ def beside(name: str) -> Checkpoint:
         "renumbered",
     ],
 )
-def test_experts_that_are_not_alike_are_all_looked_at(checkpoint: Checkpoint) -> None:
-    case = case_of(checkpoint)
+@pytest.mark.parametrize("origin", [None, base], ids=["", "with a base"])
+def test_experts_that_are_not_alike_are_all_looked_at(
+    checkpoint: Checkpoint, origin: Callable[[], Checkpoint] | None
+) -> None:
+    case = case_of(checkpoint, base=origin() if origin else None)
     part = excerpt(case)
     assert spoken(case)
     if part is not None:
@@ -164,10 +201,58 @@ def test_a_regex_that_counts_digits_is_judged_by_the_experts_that_stay(entry: st
     assert spoken(part) == spoken(case)
 
 
-def test_experts_are_only_spared_where_nothing_but_headers_and_config_is_judged() -> None:
-    assert excerpt(case_of(level="sample")) is None
-    assert excerpt(case_of(base=stored())) is None
+def test_experts_are_only_spared_where_the_family_tells_how_many_there_are() -> None:
     assert excerpt(case_of(document={**config(), "model_type": "unheard_of"})) is None
+
+
+def test_rules_that_read_tensors_are_run_on_the_whole() -> None:
+    load_rules()
+    reading = {rule.id for rule in RULES.values() if rule.cost == "content"}
+    assert {"T06", "M06", "M07", "N04"} <= reading
+    assert not any(is_for_excerpts(RULES[one]) for one in reading)
+
+
+@pytest.mark.parametrize("origin", [base, base_by_expert], ids=["fused", "one by one"])
+def test_with_a_base_the_excerpt_wants_no_more_than_it_holds(origin: Callable[[], Checkpoint]) -> None:
+    case = case_of(base=origin(), level="full")
+    part = excerpt(case)
+    assert part is not None
+    assert spoken(part) == spoken(case) == []
+    assert part.notes.facts == case.notes.facts != []
+    assert part.wanted is not None
+    assert len(part.wanted) < len(case.wanted or ())
+
+
+def in_base(name: str, **fields: Any) -> Checkpoint:
+    """The base one by one, with one tensor otherwise, or lost if nothing is said of it."""
+    tensors = dict(base_by_expert().tensors)
+    ref = tensors.pop(name)
+    return replace(base_by_expert(), tensors={**tensors, name: ref._replace(**fields)} if fields else tensors)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        lambda: in_base(f"{LAYER}.7.up_proj.weight"),
+        lambda: in_base(f"{LAYER}.7.up_proj.weight", shape=(1, 1)),
+        lambda: in_base(f"{LAYER}.7.up_proj.weight", dtype="F32"),
+    ],
+    ids=["absent", "misshapen", "of another dtype"],
+)
+def test_experts_that_are_not_alike_in_the_base_are_all_looked_at(origin: Callable[[], Checkpoint]) -> None:
+    case = case_of(base=origin())
+    part = excerpt(case)
+    assert part is not None
+    assert f"{LAYER}.3.down_proj.weight_packed" in part.checkpoint.tensors
+    assert spoken(part) == spoken(case)
+
+
+def test_experts_that_the_base_has_none_of_are_alike_in_that() -> None:
+    rest = {name: ref for name, ref in base().tensors.items() if not name.startswith(LAYER)}
+    case = case_of(base=replace(base(), tensors=rest))
+    part = excerpt(case)
+    assert part is not None
+    assert spoken(part) == spoken(case) != []
 
 
 def test_the_first_module_of_which_a_rule_speaks_is_the_same_in_any_order() -> None:
@@ -209,11 +294,12 @@ def test_a_defect_that_shows_in_the_whole_shows_in_the_excerpt(tmp_path: Path, d
     if defect.damage:
         defect.damage(path)
     given = {name: value for name, value in options(defect).items() if name in ("engines", "tp")}
-    case = Case(survey(path), **given)
-    part = excerpt(case)
-    if part is not None:
-        assert spoken(part) == spoken(case)
-        assert part.notes.facts == case.notes.facts
+    for origin in (None, options(defect).get("base")):
+        case = Case(survey(path), origin and open_checkpoint(origin), **given)
+        part = excerpt(case)
+        if part is not None:
+            assert spoken(part) == spoken(case)
+            assert part.notes.facts == case.notes.facts
 
 
 PIECES = st.sampled_from(
@@ -248,14 +334,18 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
     return replace(stored(), tensors=tensors)
 
 
-@given(checkpoints(), ENTRIES, ENTRIES, st.booleans())
+@given(checkpoints(), ENTRIES, ENTRIES, st.booleans(), st.sampled_from([None, base, base_by_expert]))
 @SETTINGS
 def test_whatever_the_config_lists_the_same_rules_speak(
-    checkpoint: Checkpoint, ignore: list[str], targets: list[str], sound: bool
+    checkpoint: Checkpoint,
+    ignore: list[str],
+    targets: list[str],
+    sound: bool,
+    origin: Callable[[], Checkpoint] | None,
 ) -> None:
     document = config(ignore=[*(qwen.SOUND if sound else ()), *ignore])
     document["quantization_config"]["config_groups"]["group_0"]["targets"] += targets
-    case = case_of(checkpoint, document)
+    case = case_of(checkpoint, document, base=origin() if origin else None)
     part = excerpt(case)
     event("no excerpt" if part is None else "silent" if not spoken(part) else "spoken")
     if part is not None:
@@ -270,3 +360,14 @@ def test_verify_says_the_same_of_a_folder_as_of_every_expert(tmp_path: Path) -> 
     findings = [finding for rule in applicable(case, None) for finding in rule.run(case)]
     assert findings
     assert sorted(map(str, verify(folder).findings)) == sorted(map(str, findings))
+
+
+def test_what_is_learned_is_told_in_the_order_of_the_rules(tmp_path: Path) -> None:
+    origin = write_checkpoint(tmp_path / "base", entries(), qwen.config())
+    folder = write_checkpoint(tmp_path / "model", pack(entries(), qwen.body_experts), config())
+    case = Case(survey(folder), open_checkpoint(origin), level="full")
+    findings = [finding for rule in applicable(case, None) for finding in rule.run(case)]
+    report = verify(folder, base=origin, level="full")
+    assert len(report.facts) > 2
+    assert list(report.facts) == case.notes.facts
+    assert sorted(map(str, report.findings)) == sorted(map(str, findings))

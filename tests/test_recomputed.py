@@ -27,8 +27,18 @@ from safetensors.torch import load_file
 from test_rtn import upstream
 
 from surgery.scheme import Scheme
-from verify import Report, verify
+from verify import Report, compiled, verify
 from verify.registry import Level
+
+
+@pytest.fixture(autouse=True, params=["reference", "kernels"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """All is judged twice: as small checkpoints are, and as large ones."""
+    way = str(request.param)
+    if way == "kernels":
+        pytest.importorskip("numba")
+        monkeypatch.setattr(compiled, "WORTH", 0)
+    return way
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +209,15 @@ def test_a_flipped_bit_in_a_large_module_is_seen(tmp_path: Path, llama: Path) ->
     report = judged(changed(folder, tmp_path / "flipped", flip), base)
     assert [(finding.rule, finding.place) for finding in report.findings] == [("N04", "lm_head")]
     assert report.findings[0].found.startswith("departs in some rows")
+
+
+def test_bytes_where_words_belong_are_left_to_the_rule_on_dtypes(tmp_path: Path, packed4: Path, llama: Path) -> None:
+    def narrow(state: State) -> None:
+        state[f"{UP}.weight_packed"] = state[f"{UP}.weight_packed"].to(torch.int8)
+
+    report = verify(changed(packed4, tmp_path / "out", narrow), base=llama, level="full", only=["N", "T"])
+    assert found(report) == ["T03"]
+    assert any("content of 1 packed modules" in what for what in report.skipped)
 
 
 def test_many_modules_with_one_cause_are_one_finding(tmp_path: Path, packed4: Path, llama: Path) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,7 +28,15 @@ ROWS = 8
 SAMPLES = 4
 """Tensors of a folded family that `--level sample` looks at."""
 
-WORKERS = min(4, os.cpu_count() or 1)
+BATCHES = 256
+"""Batches of jobs that a thread takes at least, so that all are done at about the same time."""
+
+MOST_OF_A_BATCH = 16
+"""Jobs in a batch: handing one over takes a thread longer than a look at a small tensor."""
+
+SMALL = 1 << 18
+"""Bytes of a job below which threads would wait for each other longer than they work."""
+
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -81,9 +88,25 @@ def read_rows(case: Case, ref: TensorRef, start: int, end: int) -> Bytes:
     return read_bytes(case, ref, start * width, end * width).reshape(end - start, width)
 
 
-def each(case: Case, what: str, jobs: Sequence[Job], work: Callable[[Job], Result]) -> Iterator[Result]:
-    """`work` over `jobs` by a few threads, in order; progress is reported under `what`."""
-    with ThreadPoolExecutor(WORKERS) as pool:
-        for done, result in enumerate(pool.map(work, jobs), 1):
-            case.progress(what, done, len(jobs))
-            yield result
+def total_bytes(refs: Iterable[TensorRef]) -> int:
+    """Bytes of the tensors together."""
+    return sum(ref.nbytes for ref in refs)
+
+
+def each(case: Case, what: str, jobs: Sequence[Job], work: Callable[[Job], Result], nbytes: int) -> Iterator[Result]:
+    """`work` over `jobs`, which read about `nbytes` in all, in order; progress is reported under `what`."""
+    if nbytes < SMALL * len(jobs):
+        yield from _reported(case, what, ([work(job)] for job in jobs), len(jobs))
+        return
+    size = min(MOST_OF_A_BATCH, 1 + len(jobs) // (BATCHES * case.workers))
+    batches = [jobs[start : start + size] for start in range(0, len(jobs), size)]
+    with ThreadPoolExecutor(case.workers) as pool:
+        yield from _reported(case, what, pool.map(lambda batch: list(map(work, batch)), batches), len(jobs))
+
+
+def _reported(case: Case, what: str, batches: Iterable[list[Result]], total: int) -> Iterator[Result]:
+    done = 0
+    for results in batches:
+        done += len(results)
+        case.progress(what, done, total)
+        yield from results

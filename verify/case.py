@@ -7,12 +7,23 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from checkpoint import Checkpoint, Files, Module, UnreadableCheckpoint, group_modules, read_header
+from checkpoint import (
+    Checkpoint,
+    Files,
+    Module,
+    UnreadableCheckpoint,
+    default_workers,
+    group_modules,
+    read_header,
+)
 from checkpoint.families import Family, Spec, SpecError, find_family
 from checkpoint.quantization import quantization_config
 from verify.registry import Level
 
 if TYPE_CHECKING:
+    from checkpoint import TensorRef
+    from verify.dense import Dense
+    from verify.descent import Wanted
     from verify.engines import Resolved, Slot
     from verify.groups import GroupTable
     from verify.inventory import Inventory
@@ -20,6 +31,7 @@ if TYPE_CHECKING:
     from verify.measuring import Measurement
     from verify.mismatches import Mismatches
     from verify.packed import Packed
+    from verify.recompute import Job
 
 ENGINES = ("vllm", "sglang", "transformers")
 
@@ -49,18 +61,14 @@ class Notes:
         """Keep numbers for a report; rules call it from several threads, in any order."""
         self.measurements.append(measurement)
 
-    def add(self, others: Notes) -> None:
-        """Take over what was noted elsewhere."""
-        self.facts += others.facts
-        self.skipped |= others.skipped
-        self.measurements += others.measurements
-
 
 @dataclass(frozen=True)
 class Case:
     """One checkpoint under judgement. Derived views are computed once and shared by all rules.
 
-    `described` is what should be stored, where it is not all that config.json calls for (`excerpt`).
+    `described` and `expected` are what should be stored, where it is not all that config.json calls for or that the
+    base holds (`excerpt`); `running` are the
+    ids of the rules that judge the case, where they are known.
     """
 
     checkpoint: Checkpoint
@@ -70,7 +78,10 @@ class Case:
     level: Level = "headers"
     schema: str | Mapping[str, Any] | None = None
     measure: bool = False
+    workers: int = field(default_factory=default_workers, compare=False)
+    running: frozenset[str] = frozenset()
     described: Spec | None = field(default=None, compare=False)
+    expected: Mapping[str, Wanted] | None = field(default=None, compare=False)
     files: Files = field(default_factory=Files, compare=False)
     notes: Notes = field(default_factory=Notes, compare=False)
     progress: Progress = field(default=silent, compare=False)
@@ -125,6 +136,20 @@ class Case:
         return take_inventory(self)
 
     @cached_property
+    def wanted(self) -> Mapping[str, Wanted] | None:
+        """What should be stored, by the names it has while dense; None where neither base nor family tells."""
+        from verify.inventory import wanted_tensors
+
+        return wanted_tensors(self) if self.expected is None else self.expected
+
+    @cached_property
+    def weights(self) -> Mapping[str, Wanted]:
+        """Of what should be stored, the weights and bare parameters, by module."""
+        from verify.inventory import weights
+
+        return weights(self.wanted or {})
+
+    @cached_property
     def slots(self) -> tuple[Slot, ...]:
         """The stored modules that some engine might build quantized."""
         from verify.engines import slots
@@ -151,6 +176,34 @@ class Case:
         from verify.packed import packed_modules
 
         return tuple(packed_modules(self))
+
+    @cached_property
+    def dense(self) -> dict[str, TensorRef]:
+        """The tensors that are no part of a packed module, by name."""
+        from verify.dense import dense_tensors
+
+        return dense_tensors(self)
+
+    @cached_property
+    def pairs(self) -> dict[str, TensorRef]:
+        """Where in the base the dense tensors are that can be compared with it, by name."""
+        from verify.dense import paired
+
+        return paired(self)
+
+    @cached_property
+    def dense_found(self) -> dict[str, Dense]:
+        """What is wrong with dense tensors, by name."""
+        from verify.dense import look_at_dense
+
+        return look_at_dense(self)
+
+    @cached_property
+    def jobs(self) -> dict[str, Job]:
+        """The packed modules that can be computed again from the base, by name."""
+        from verify.judging import jobs_of
+
+        return jobs_of(self)
 
     @cached_property
     def judged(self) -> tuple[Judgement, ...]:

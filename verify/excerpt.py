@@ -10,25 +10,29 @@ each of it proven here or else there is no excerpt:
   can still tell numbers of one digit from those of two, so one expert of each length stays, and expert 0, by which
   engines judge all.
 - Expert 0 comes first of its twins, so what a rule says of "the first" module is the same.
+- In a base, where there is one, they are twins, too: all of them are there, or none is.
 
 What a rule does find in an excerpt is not told: all rules are run again, on the whole. Rules that count elements or
-bytes, or look at the index, are not for an excerpt at all: see `EXCERPTED`.
+bytes, or look at the index or into tensors, are not for an excerpt at all: see `is_for_excerpts`.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from checkpoint import Checkpoint, TensorRef
 from checkpoint.families import ExpertBlock, Spec
 from checkpoint.modules import SUFFIXES
 from checkpoint.patterns import PREFIX, is_digit_blind
 from verify.case import Case, Notes
+from verify.descent import Wanted
 from verify.engines import ignore_entries, target_groups
+from verify.registry import Rule
 
 EXCERPTED = ("F15", "I", "T", "C", "M", "L", "O")
 """The rules that an excerpt is for: those on names, modules, the config's entries and the engines' reading of them."""
@@ -40,17 +44,25 @@ KEPT = frozenset({0, 1, 10, 100, 1_000, 10_000})
 """The experts that stay: the one that engines look at, and one for each number of digits."""
 
 _DTYPE, _SHAPE = itemgetter(1), itemgetter(2)
+_WANTED = attrgetter("shape", "dtypes", "optional")
 
 _Parts = list[list[TensorRef]]
 """The tensors of all experts of an owner: a list for each of their parts, in the order of the experts' numbers."""
 
 
+def is_for_excerpts(rule: Rule) -> bool:
+    """If the rule finds nothing in an excerpt, is there nothing for it to find?"""
+    return rule.id.startswith(EXCERPTED) and rule.cost != "content"
+
+
 def excerpt(case: Case) -> Case | None:
     """`case` without the experts that have a twin in it; None where no expert can be spared."""
     checkpoint, spec = case.checkpoint, case.spec
-    if case.level != "headers" or case.base is not None or spec is None or _tells_experts(case):
+    if spec is None or checkpoint.problems or checkpoint.strays or _tells_experts(case):
         return None
-    twins = {} if checkpoint.problems or checkpoint.strays else _twins(checkpoint, spec)
+    twins = _twins(checkpoint, spec)
+    if case.base is not None:
+        twins = _twins_in_base(twins, case.wanted or {})
     omitted = {owner: frozenset(range(len(parts[0]))) - KEPT for owner, parts in twins.items()}
     experts = [part for parts in twins.values() for part in parts]
     kept = {id(part[number]) for part in experts for number in KEPT if number < len(part)}
@@ -59,7 +71,42 @@ def excerpt(case: Case) -> Case | None:
     if not spared or len(kept) != sum(_is_numbered(name, twins) for name in tensors):
         return None
     rest = replace(checkpoint, tensors=tensors, index=None)
-    return replace(case, checkpoint=rest, described=spec.without(omitted), notes=Notes())
+    expected = None if case.base is None else _expected(case.wanted or {}, omitted)
+    return replace(case, checkpoint=rest, described=spec.without(omitted), expected=expected, notes=Notes())
+
+
+def _twins_in_base(twins: dict[str, _Parts], wanted: Mapping[str, Wanted]) -> dict[str, _Parts]:
+    """Those of the owners whose experts are as many in the base, all alike, or not there at all."""
+    counts: Counter[str] = Counter()
+    firsts: dict[str, list[str]] = defaultdict(list)
+    for name in wanted:
+        owner, _, member = name.partition(".experts.")
+        counts[f"{owner}.experts"] += 1
+        if member.startswith("0."):
+            firsts[f"{owner}.experts"].append(f"{owner}.experts.{{expert}}{member[1:]}")
+    return {
+        owner: parts
+        for owner, parts in twins.items()
+        if counts[owner] == len(firsts[owner]) * len(parts[0])
+        and all(_are_wanted_alike(name, len(parts[0]), wanted) for name in firsts[owner])
+    }
+
+
+def _are_wanted_alike(name: str, count: int, wanted: Mapping[str, Wanted]) -> bool:
+    """Does the base have the tensor of as many experts, in one dtype and shape?"""
+    found = [wanted.get(one) for one in _numbered(name, map(str, range(count)))]
+    return None not in found and len(set(map(_WANTED, found))) == 1
+
+
+def _expected(wanted: Mapping[str, Wanted], omitted: Mapping[str, frozenset[int]]) -> dict[str, Wanted]:
+    """What is wanted, without the experts omitted."""
+
+    def is_omitted(name: str) -> bool:
+        owner, _, member = name.partition(".experts.")
+        number = member.partition(".")[0]
+        return number.isdecimal() and int(number) in omitted.get(f"{owner}.experts", ())
+
+    return {name: one for name, one in wanted.items() if not is_omitted(name)}
 
 
 def _twins(checkpoint: Checkpoint, spec: Spec) -> dict[str, _Parts]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from checkpoint import Module, group_modules, split_name
@@ -28,27 +27,38 @@ class Inventory:
     missing: Claims
     extra: Claims
 
-    @cached_property
-    def weights(self) -> dict[str, Wanted]:
-        """What is wanted, by module, of weights and bare parameters."""
-        owners = ((split_name(name), one) for name, one in self.wanted.items())
-        return {owner: one for (owner, suffix), one in owners if suffix in ("weight", "")}
+
+def wanted_tensors(case: Case) -> dict[str, Wanted] | None:
+    """What should be stored by the base, else by the family's spec; None where there is neither."""
+    if case.base is not None:
+        return wanted_from_base(case.base, case.family, _as_meant(case)[1])
+    return None if case.spec is None else wanted_from_spec(case.spec, _as_meant(case)[1])
+
+
+def weights(wanted: Mapping[str, Wanted]) -> dict[str, Wanted]:
+    """Of what is wanted, the weights and bare parameters, by module."""
+    owners = ((split_name(name), one) for name, one in wanted.items())
+    return {owner: one for (owner, suffix), one in owners if suffix in ("weight", "")}
+
+
+def _as_meant(case: Case) -> tuple[Mapping[str, object], Mapping[str, Module]]:
+    """The names and modules that the folder knows of, without nesting."""
+    if not any(map(nesting, case.named)):
+        return case.named, case.named_modules
+    named = dict.fromkeys(map(meant, case.named))
+    return named, group_modules(named)
 
 
 def take_inventory(case: Case) -> Inventory | None:
     """The inventory against the base, else against the family's spec; None where there is neither."""
-    named, modules = case.named, case.named_modules
-    if any(map(nesting, named)):
-        named = dict.fromkeys(map(meant, named))
-        modules = group_modules(named)
-    if case.base is not None:
-        wanted = wanted_from_base(case.base, case.family, modules)
-    elif case.spec is not None:
-        wanted = wanted_from_spec(case.spec, modules)
-    else:
+    wanted = case.wanted
+    if wanted is None:
         return None
+    named, modules = _as_meant(case)
+    stored = case.checkpoint.tensors
     missing = [name for name, one in wanted.items() if not one.optional and not _is_stored(name, named, modules)]
-    extra = [name for name in case.checkpoint.tensors if not _is_wanted(meant(name), wanted)]
+    read = stored if named is case.named else map(meant, stored)
+    extra = [name for name, one in zip(stored, read, strict=True) if not _is_wanted(one, wanted)]
     claims = claim(case, wanted, missing, extra) if missing or extra else ({}, {})
     return Inventory("base" if case.base else "config", wanted, *claims)
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import NamedTuple
 
-from verify.blocks import each, sampled
+from verify import compiled, reference
+from verify.blocks import ELEMENTS, each, sampled, total_bytes
 from verify.case import Case
 from verify.diagnosis import Cause, Doctor
 from verify.measuring import Tally
 from verify.recompute import Job, Verdict, job_for, recompute
+
+ONCE = 1 << 14
+"""Weights that the reference looks at in the time that it needs for a module of none."""
 
 
 class Judgement(NamedTuple):
@@ -26,23 +31,19 @@ def jobs_of(case: Case) -> dict[str, Job]:
 
 def judge_modules(case: Case) -> Iterator[Judgement]:
     """Each module, at level `sample` some of each kind."""
-    jobs = jobs_of(case)
-    chosen = [jobs[name] for name in sampled(case, list(jobs))]
+    chosen = [case.jobs[name] for name in sampled(case, list(case.jobs))]
+    fast = compiled.is_worth(sum(_weights_read(case, job) + ONCE for job in chosen))
     doctor = Doctor(case)
-    yield from each(case, "packed weights", chosen, lambda job: _judge(case, doctor, job))
+    nbytes = total_bytes(job.origin for job in chosen)
+    yield from each(case, "packed weights", chosen, lambda job: _judge(case, doctor, job, fast), nbytes)
 
 
-def _recomputed(case: Case, job: Job) -> Verdict:
-    if not case.measure:
-        return recompute(case, job)
-    tally = Tally(job)
-    verdict = recompute(case, job, tally.add)
-    case.notes.measure(tally.measurement)
-    return verdict
+def _weights_read(case: Case, job: Job) -> int:
+    return job.weights if case.level == "full" else min(job.weights, ELEMENTS)
 
 
-def _judge(case: Case, doctor: Doctor, job: Job) -> Judgement:
-    verdict = _recomputed(case, job)
+def _judge(case: Case, doctor: Doctor, job: Job, fast: bool) -> Judgement:
+    verdict = _verdict(case, job, compiled if fast and compiled.is_supported(job) else reference)
     if verdict.kind == "exact" or verdict.kind == "unscaled":
         return Judgement(verdict, None)
     if verdict.kind == "far":
@@ -51,3 +52,13 @@ def _judge(case: Case, doctor: Doctor, job: Job) -> Judgement:
     if suspicion is None and verdict.kind == "mixed":
         suspicion = Cause("departs in some rows from round-to-nearest, which all others follow to the bit")
     return Judgement(verdict, suspicion)
+
+
+def _verdict(case: Case, job: Job, by: ModuleType) -> Verdict:
+    """Measured on the way, if that was asked for."""
+    if not case.measure:
+        return recompute(case, job, by.judge)
+    tally = Tally(job, by.count)
+    verdict = recompute(case, job, by.judge, tally.add)
+    case.notes.measure(tally.measurement)
+    return verdict

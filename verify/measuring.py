@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from verify.recompute import Block, Job
+    from verify.recompute import Job
+    from verify.rows import Piece
 
 SPAN = 2.0
 """Steps to either side that the histogram tells apart; what is farther off counts in the outermost bins."""
@@ -32,6 +34,18 @@ class Measurement:
     steps: tuple[int, ...]
 
 
+class Counts(NamedTuple):
+    """Of a block of rows: squared norms of error and weight, codes at the grid's ends, weights by bin of distance."""
+
+    error: float
+    size: float
+    saturated: int
+    steps: Sequence[int]
+
+
+Count = Callable[["Job", "Piece"], Counts]
+
+
 def natural_order(one: Measurement) -> list[tuple[bool, int, str]]:
     """A key by which layer 2 comes before layer 10."""
     parts = one.module.split(".")
@@ -39,37 +53,29 @@ def natural_order(one: Measurement) -> list[tuple[bool, int, str]]:
 
 
 class Tally:
-    """Adds up the measurement of one job, block by block."""
+    """Adds up the measurement of one job, piece by piece."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, counted: Count) -> None:
         self._job = job
+        self._counted = counted
         self._error = self._size = 0.0
-        self._saturated = self._count = 0
+        self._saturated = self._weights = 0
         self._steps = [0] * BINS
 
-    def add(self, block: Block) -> None:
-        """Take the rows of `block` in."""
-        import numpy as np
-
-        from verify.arithmetic import unpack_rows, values_of
-
-        grid, weight = self._job.grid, block.weight
-        codes = unpack_rows(block.packed, grid.bits, weight.shape[1])
-        difference = values_of(codes, block.scale, block.zeros, grid.group) - weight
-        self._error += float(np.vdot(difference, difference))
-        self._size += float(np.vdot(weight, weight))
-        self._saturated += int(np.count_nonzero((codes == grid.low) | (codes == grid.high)))
-        self._count += codes.size
-        with np.errstate(divide="ignore", invalid="ignore"):
-            steps = difference.reshape(len(codes), -1, grid.group) / block.scale[..., None]
-        places = np.nan_to_num((np.clip(steps, -SPAN, SPAN) + SPAN) * (BINS / (2 * SPAN))).astype(np.intp)
-        counts = np.bincount(np.minimum(places, BINS - 1).reshape(-1), minlength=BINS)
-        self._steps = [before + int(now) for before, now in zip(self._steps, counts, strict=True)]
+    def add(self, piece: Piece, usable: int) -> None:
+        """Take the first `usable` blocks of `piece` in."""
+        for number in range(usable):
+            counts = self._counted(self._job, piece.part(number, self._job.grid.bits))
+            self._error += counts.error
+            self._size += counts.size
+            self._saturated += counts.saturated
+            self._weights += sum(counts.steps)
+            self._steps = [before + now for before, now in zip(self._steps, counts.steps, strict=True)]
 
     @property
     def measurement(self) -> Measurement:
         job = self._job
         ratio = self._error / self._size if self._size else 0.0
         error = sqrt(ratio) if isfinite(ratio) else None
-        saturation = self._saturated / self._count if self._count else 0.0
+        saturation = self._saturated / self._weights if self._weights else 0.0
         return Measurement(job.name, job.grid.bits, job.grid.group, error, saturation, tuple(self._steps))

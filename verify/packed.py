@@ -19,23 +19,15 @@ GROUPED = ("group", "channel")
 @dataclass(frozen=True, slots=True)
 class Packed:
     """A module stored packed. `scheme` is what the config says of it, None if it says nothing that can be packed so;
-    `known` is the shape of its weight by base or config, `kind` what the family calls it."""
+    `known` is the shape of its weight by base or config, `size` its rows and columns, if need be from the width that it
+    was packed to, `kind` what the family calls it."""
 
     name: str
     parts: Mapping[str, TensorRef]
     scheme: Scheme | None
     known: tuple[int, ...] | None
+    size: tuple[int, int] | None
     kind: str | None
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """Rows and columns of the weight, if need be from the width that it was packed to."""
-        if self.known is not None:
-            return (self.known[0], self.known[1]) if len(self.known) == 2 else None
-        packed = self.parts.get("weight_packed")
-        if packed is None or len(packed.shape) != 2 or self.scheme is None or 32 % self.scheme.num_bits:
-            return None
-        return packed.shape[0], packed.shape[1] * 32 // self.scheme.num_bits
 
     @property
     def leaf(self) -> str:
@@ -44,18 +36,22 @@ class Packed:
 
 def packed_modules(case: Case) -> Iterator[Packed]:
     """The modules that are stored packed; what is dense with leftovers beside it is none."""
-    weights = case.inventory.weights if case.inventory else {}
     for module in case.modules.values():
         if module.packed and "weight" not in module.tensors:
             scheme = case.groups.scheme(module.name)
-            wanted = weights.get(module.name)
-            yield Packed(
-                module.name,
-                _parts(case, module),
-                scheme if scheme and scheme.strategy in GROUPED else None,
-                wanted.shape if wanted else None,
-                case.family.kind(module.name) if case.family else None,
-            )
+            scheme = scheme if scheme and scheme.strategy in GROUPED else None
+            wanted, parts = case.weights.get(module.name), _parts(case, module)
+            known = wanted.shape if wanted else None
+            kind = case.family.kind(module.name) if case.family else None
+            yield Packed(module.name, parts, scheme, known, _size(known, parts.get("weight_packed"), scheme), kind)
+
+
+def _size(known: tuple[int, ...] | None, packed: TensorRef | None, scheme: Scheme | None) -> tuple[int, int] | None:
+    if known is not None:
+        return (known[0], known[1]) if len(known) == 2 else None
+    if packed is None or len(packed.shape) != 2 or scheme is None or 32 % scheme.num_bits:
+        return None
+    return packed.shape[0], packed.shape[1] * 32 // scheme.num_bits
 
 
 def _parts(case: Case, module: Module) -> dict[str, TensorRef]:

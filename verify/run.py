@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from checkpoint import Checkpoint, Files, open_checkpoint, survey
+from checkpoint import Checkpoint, Files, default_workers, open_checkpoint, survey
 from checkpoint.folder import without_collection
 from verify.case import ENGINES, Case, Progress, silent
 from verify.engines import load_engine
-from verify.excerpt import EXCERPTED, excerpt
+from verify.excerpt import excerpt, is_for_excerpts
 from verify.finding import Finding
 from verify.measuring import natural_order
 from verify.registry import RULES, Level, Rule
@@ -41,15 +41,16 @@ def verify(
     level: Level = "headers",
     only: Collection[str] | None = None,
     measure: bool = False,
+    workers: int | None = None,
     progress: Progress = silent,
 ) -> Report:
     """Judge `checkpoint` by every rule that applies, against `base` where one is given.
 
     `schema` is a profile's name or a JSON Schema for the layout document; `engines` are names, or `NAME@VERSION`;
     `only` keeps the rules whose ids are in it or begin with one of it; `measure` keeps the errors of packed weights for
-    the report, where they are compared with a base. What is wrong with `checkpoint` is found, not raised;
-    UnreadableCheckpoint is raised where there is none at all or `base` is not sound, UnknownEngine where an engine is
-    none of ours.
+    the report, where they are compared with a base; `workers` is the number of threads that read tensors. What is wrong
+    with `checkpoint` is found, not raised; UnreadableCheckpoint is raised where there is none at all or `base` is not
+    sound, UnknownEngine where an engine is none of ours.
     """
     for engine in engines:
         load_engine(engine)
@@ -62,6 +63,7 @@ def verify(
             level=level,
             schema=schema,
             measure=measure,
+            workers=workers or default_workers(),
             files=files,
             progress=progress,
         )
@@ -72,7 +74,8 @@ def judge(case: Case, only: Collection[str] | None = None) -> Report:
     """Run the rules over `case`."""
     load_rules()
     rules = list(applicable(case, only))
-    with nullcontext() if case.level in CONTENT_LEVELS else without_collection():
+    case = replace(case, running=frozenset(rule.id for rule in rules))
+    with without_collection():
         findings = [finding for finding in _found(case, rules) if _concerns(case, finding)]
     return Report(
         checkpoint=str(case.checkpoint.root),
@@ -90,19 +93,27 @@ def judge(case: Case, only: Collection[str] | None = None) -> Report:
 
 def _found(case: Case, rules: Iterable[Rule]) -> Iterator[Finding]:
     """What the rules find. Those that find nothing in an excerpt need not look at the whole."""
-    silent = _silent(case, [rule for rule in rules if rule.id.startswith(EXCERPTED)])
+    silent = _silent(case, [rule for rule in rules if is_for_excerpts(rule)])
     for rule in rules:
-        if rule.id not in silent:
+        if rule.id in silent:
+            case.notes.facts += silent[rule.id]
+        else:
             yield from rule.run(case)
 
 
-def _silent(case: Case, rules: Sequence[Rule]) -> frozenset[str]:
-    """The ids of `rules` if none of them finds anything in an excerpt of the case, the notes of which are kept then."""
+def _silent(case: Case, rules: Sequence[Rule]) -> dict[str, list[str]]:
+    """What `rules` learned, by id, if none of them finds anything in an excerpt of the case."""
     part = excerpt(case) if rules else None
-    if part is None or any(True for rule in rules for _ in rule.run(part)):
-        return frozenset()
-    case.notes.add(part.notes)
-    return frozenset(rule.id for rule in rules)
+    if part is None:
+        return {}
+    learned: dict[str, list[str]] = {}
+    for rule in rules:
+        known = len(part.notes.facts)
+        if any(True for _ in rule.run(part)):
+            return {}
+        learned[rule.id] = part.notes.facts[known:]
+    case.notes.skipped.update(part.notes.skipped)
+    return learned
 
 
 def applicable(case: Case, only: Collection[str] | None) -> Iterator[Rule]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from verify.blocks import each, read_rows, row_blocks, sampled
+from verify.blocks import each, read_rows, row_blocks, sampled, total_bytes
 from verify.case import Case
 from verify.gathering import gather
 from verify.packed import Packed
@@ -49,7 +49,8 @@ def offsets(case: Case) -> Iterable[Hit]:
         return
     modules = {module.name: module for module, _ in schemed(case) if _is_counted(module)}
     chosen = [modules[name] for name in sampled(case, list(modules))]
-    counted = list(each(case, "values", chosen, lambda module: _histogram(case, module)))
+    nbytes = total_bytes(module.parts["weight_packed"] for module in chosen)
+    counted = list(each(case, "values", chosen, lambda module: _histogram(case, module), nbytes))
     faults = ((m.name, found) for m, counts in zip(chosen, counted, strict=True) if (found := _fault(counts)))
     yield from gather(faults, consequence="every weight is off by half of the range")
     if counted:

@@ -216,19 +216,18 @@ def _names_something(case: Case, entry: str) -> bool:
         known = entry in case.modules or _is_wanted(case, entry)
         return known or any(name.startswith(inside) for name in case.modules)
     entries = Entries([entry])
-    wanted = case.inventory.weights if case.inventory else {}
     spellings = (layer for resolved in case.resolved for layer in {one.layer for one in resolved})
     fused = (f"{slot.owner}.0.gate_proj" for slot in case.slots if slot.owner)
     unstored = (slot.name for slot in case.slots if slot.name not in case.modules)
-    named = (case.modules, wanted, fused, unstored, spellings)
+    named = (case.modules, case.weights, fused, unstored, spellings)
     return any(entries.first(name) for names in named for name in names)
 
 
 def _is_wanted(case: Case, module: str) -> bool:
     """Should the module be stored, by itself or as a part of fused experts?"""
-    if case.inventory is None:
+    if case.wanted is None:
         return case.family is not None and case.family.kind(module) is not None
-    if module in case.inventory.weights:
+    if module in case.weights:
         return True
     expert = EXPERT.fullmatch(module)
     return any(slot.name == module or (expert and slot.owner == expert["owner"]) for slot in case.slots)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from checkpoint import TensorRef
 from checkpoint.dtypes import FLOATS
-from verify.blocks import chunks, each, read_bytes, sampled
+from verify.blocks import chunks, each, read_bytes, sampled, total_bytes
 from verify.case import Case
 from verify.claims import is_draft
 from verify.gathering import gather
@@ -38,7 +38,7 @@ def draft_alive(case: Case) -> Iterable[Hit]:
         if is_draft(case, name) and name not in packed and ref.dtype in FLOATS and ref.nbytes > 4
     }
     chosen = [refs[name] for name in sampled(case, list(refs))]
-    faults = each(case, "MTP head", chosen, lambda ref: _fault(case, ref))
+    faults = each(case, "MTP head", chosen, lambda ref: _fault(case, ref), total_bytes(chosen))
     yield from gather(filter(None, faults), consequence="no draft is accepted, and no engine can tell")
 
 

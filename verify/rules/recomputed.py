@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from verify.case import Case
 from verify.gathering import folded
-from verify.judging import jobs_of
 from verify.recompute import Verdict
 from verify.registry import Hit, rule
 
@@ -61,7 +60,7 @@ def _hit(names: list[str], cause: str, error: float) -> Hit:
 
 def _tell(case: Case, sound: Sequence[Verdict]) -> None:
     """What was compared, and how it matched."""
-    total = len(jobs_of(case))
+    total = len(case.jobs)
     ways = Counter(_way(verdict) for verdict in sound if verdict.kind != "unscaled")
     for way, count in ways.most_common():
         case.notes.fact(f"{count:,} of {total:,} packed modules computed again: {way}")
@@ -74,7 +73,7 @@ def _way(verdict: Verdict) -> str:
 
 
 def _tell_rest(case: Case) -> None:
-    rest = len(case.packed) - len(jobs_of(case))
+    rest = len(case.packed) - len(case.jobs)
     if rest:
         what = f"the content of {rest:,} packed modules"
         case.notes.skip(
