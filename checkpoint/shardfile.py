@@ -88,6 +88,7 @@ class ShardFile:
             copy_range(reader, offset, self._handle, position, nbytes)
         finally:
             os.close(reader)
+        _start_writing(self._handle, position, nbytes)
         self._land(position, nbytes)
         return nbytes
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from verify.arithmetic import Bytes
     from verify.recompute import Job
 
-BLOCKS = 2
+BLOCKS = 4
 """Blocks in a piece: few enough for a core's cache, enough to be worth the calls that read and judge them."""
 
 ALIGNED = 64
