@@ -23,6 +23,8 @@ COMMANDS: dict[str, str] = {
     "verify": "Prove a checkpoint against rules, schemas, engines and its base.",
     "quantize": "Pack selected modules by round-to-nearest, INT4 or INT8.",
     "run": "Make a build from its recipe, in one write.",
+    "calibrate": "Turn texts into the token sequences that GPTQ calibrates with.",
+    "gptq": "Calibrate a body by llm-compressor's GPTQ and take it back whole.",
     "graft-mtp": "Put the base's multi-token-prediction head back.",
     "graft": "Take tensors from another checkpoint, byte for byte.",
     "int8-head": "Pack lm_head to INT8 as a further config group.",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from checkpoint.folding import fold
@@ -58,8 +58,13 @@ def document(plan: Plan, workers: int) -> dict[str, Any]:
 
 def peak_memory(plan: Plan, workers: int) -> int:
     """Bytes that carrying out `plan` takes at its peak: this process as it is, the arithmetic's library, buffers."""
-    here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return here + (ARITHMETIC if any(True for _ in plan.works()) else 0) + plan.memory(workers)
+    return _resident() + (ARITHMETIC if any(True for _ in plan.works()) else 0) + plan.memory(workers)
+
+
+def _resident() -> int:
+    """Bytes that this process has taken so far. `getrusage` would tell of the process that started it, too."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split(maxsplit=1)[0]) * 1024
 
 
 def _rows(shards: Iterable[ShardPlan]) -> Iterator[tuple[str, ...]]:

@@ -43,10 +43,26 @@ def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None,
         plan = plan_for(draft, writing.target)
     except Refused as refusal:
         raise Refused([*refusal.problems, *_in_the_weights(draft, writing)]) from refusal
-    threads = plan.threads(writing.workers, writing.memory)
     if writing.dry_run:
-        show_plan(plan, writing.output, threads)
+        show_plan(plan, writing.output, plan.threads(writing.workers, writing.memory))
         return
+    written: list[Path] = []
+    try:
+        verdict = _written_and_judged(plan, writing, base, profile, written)
+    except KeyboardInterrupt:
+        if written or (writing.target and writing.target.exists()):  # it did not exist before
+            whole = escape(str(written[0] if written else writing.target))
+            print(f"\nckpt: interrupted; {whole} is written, and whole", file=sys.stderr)
+            raise click.exceptions.Exit(130) from None
+        raise
+    if verdict.get("new_errors"):
+        raise click.exceptions.Exit(1)
+
+
+def _written_and_judged(
+    plan: Plan, writing: Writing, base: Checkpoint | None, profile: str | None, written: list[Path]
+) -> dict[str, Any]:
+    """Write, tell, verify; the verdict. `written` takes the folder as soon as it is whole."""
     started = time.monotonic()
     with writing.output.progress("writing", plan.bytes_read) as advance:
         result = apply_plan(
@@ -57,23 +73,20 @@ def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None,
             hashing=writing.hashing,
             progress=advance,
         )
+        written.append(result.root)
     seconds = time.monotonic() - started
-    for step in draft.steps:
+    for step in plan.draft.steps:
         writing.output.line(f"{step.operation}: {step.summary}")
     linked = sum(shard.action == "linked" for shard in plan.shards)
     writing.output.line(
         f"wrote {result.root}: {plural(len(plan.shards), 'shard')}, {linked} of them linked; "
         f"read {size(plan.bytes_read)}, wrote {size(plan.bytes_written)} in {seconds:.1f} s"
     )
-    try:
-        verdict = _verify(plan, result.root, base, profile, writing) if writing.verify else {}
-    except KeyboardInterrupt:
-        print(f"\nckpt: interrupted while verifying; {escape(str(result.root))} is written, and whole", file=sys.stderr)
-        raise click.exceptions.Exit(130) from None
+    verdict = _verify(plan, result.root, base, profile, writing) if writing.verify else {}
+    threads = plan.threads(writing.workers, writing.memory)
     said = {"written": str(result.root), "seconds": round(seconds, 3), "sha256": dict(result.sha256)}
     writing.output.result({**said, **document(plan, threads), **verdict})
-    if verdict.get("new_errors"):
-        raise click.exceptions.Exit(1)
+    return verdict
 
 
 def _in_the_weights(draft: Draft, writing: Writing) -> list[Problem]:

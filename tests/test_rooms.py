@@ -39,7 +39,14 @@ def test_what_judges_shares_no_arithmetic_with_what_wrote() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["quantize", "--help"], ["inspect", "{replica}"], ["layout", "{replica}"], ["verify", "{replica}"]],
+    [
+        ["--help"],
+        ["quantize", "--help"],
+        ["calibrate", "--help"],
+        ["inspect", "{replica}"],
+        ["layout", "{replica}"],
+        ["verify", "{replica}"],
+    ],  # fmt: skip
     ids=lambda arguments: arguments[0],
 )
 def test_commands_that_read_headers_load_nothing_heavy(arguments: list[str], replica: Path) -> None:
