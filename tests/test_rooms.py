@@ -46,7 +46,7 @@ def test_what_judges_shares_no_arithmetic_with_what_wrote() -> None:
         ["inspect", "{replica}"],
         ["layout", "{replica}"],
         ["verify", "{replica}"],
-    ],  # fmt: skip
+    ],
     ids=lambda arguments: arguments[0],
 )
 def test_commands_that_read_headers_load_nothing_heavy(arguments: list[str], replica: Path) -> None:
