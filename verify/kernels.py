@@ -77,6 +77,22 @@ def width_of(context: Any, codes: Any) -> Any:
     return types.uint32(codes), lambda target, _, __, ___: target.get_constant(types.uint32, width)
 
 
+@intrinsic
+def use_wide_vectors(context: Any) -> Any:
+    """Let the function that calls this have vectors of 512 bits, if the CPU does; LLVM keeps to 256 unless told.
+
+    llvmlite's own `add` knows no attribute with a value; where its attributes are no set any more, this does nothing.
+    """
+
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        attributes = builder.function.attributes
+        if isinstance(attributes, set):
+            set.add(attributes, '"prefer-vector-width"="512"')
+        return target.get_dummy_value()
+
+    return types.void(), generate
+
+
 part = njit(nogil=True, error_model="numpy")
 kernel = njit(nogil=True, error_model="numpy", cache=True)
 
@@ -101,6 +117,7 @@ def judge(
     to be tried, narrowed to those that a block is exact in. `spare` uint16 [3, 2 * BATCH] or wider is scratch, `words`
     the same memory as uint32.
     """
+    use_wide_vectors()
     if _out_of_range(scale):
         return 1
     rows = len(scale) // groups
@@ -167,6 +184,7 @@ def _extremes(pairs: Any, keep: Any, flip: Any, many: int, spare: Any, words: An
 
 @part
 def _larger(pairs: Any, keep: Any, flip: Any, into: Any) -> None:
+    use_wide_vectors()
     for i in range(len(into)):
         pair = np.uint32(np.uint32(pairs[i] & keep) ^ flip)
         left, right = np.int16(pair), np.int16(np.uint32(pair >> UPPER))
@@ -301,6 +319,7 @@ def _is_exact(pairs: Any, codes: Any, scale: Any, zeros: Any, at: int, eager: in
 @part
 def _strays(pairs: Any, codes: Any, scale: Any, zero: Any) -> Any:
     """Is any of the weights outside the interval of its code in fp32 maths?"""
+    use_wide_vectors()
     bits = width_of(codes)
     mask, middle = np.uint32((1 << bits) - 1), np.float32(1 << (bits - ONE)) + zero
     low, high = -middle * scale, (np.float32(mask) - middle) * scale
@@ -325,6 +344,7 @@ def _stray(weight: Any, stored: Any, middle: Any, low: Any, high: Any, scale: An
 @part
 def _strays_rounded(pairs: Any, codes: Any, scale: Any) -> Any:
     """As `_strays` in eager maths, without zero points."""
+    use_wide_vectors()
     bits = width_of(codes)
     mask, middle = np.uint32((1 << bits) - 1), np.float32(1 << (bits - ONE))
     low, high = -middle * scale, (np.float32(mask) - middle) * scale
@@ -354,6 +374,7 @@ def _stray_rounded(
 @part
 def _strays_twice(pairs: Any, codes: Any, scale: Any, zero: Any) -> Any:
     """As `_strays` in eager maths, where the zero point is added to a rounded quotient and the sum rounded again."""
+    use_wide_vectors()
     bits = width_of(codes)
     mask, middle = np.uint32((1 << bits) - 1), np.float32(1 << (bits - ONE))
     bad = np.uint32(0)
