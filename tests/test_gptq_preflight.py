@@ -75,6 +75,25 @@ def test_a_text_that_is_not_there_is_told_with_the_rest(tmp_path: Path) -> None:
     assert codes(list(caught.value.problems)) == ["actorder-unsupported", "source-absent"]
 
 
+@pytest.mark.parametrize(
+    ("files", "line", "found"),
+    [
+        ({}, '{"messages": []}', ["template-absent"]),
+        ({}, '{"text": "words"}', []),
+        ({"chat_template.jinja": "{{ messages }}"}, '{"messages": []}', []),
+        ({"tokenizer_config.json": '{"chat_template": "{{ messages }}"}'}, '{"messages": []}', []),
+    ],
+)
+def test_conversations_need_a_chat_template(files: dict[str, str], line: str, found: list[str], tmp_path: Path) -> None:
+    base = dense_llama(tmp_path / "base")
+    for name, text in files.items():
+        (base / name).write_text(text)
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "talk.jsonl").write_text(line)
+    calibration = {"sequences": 1, "min_tokens": 1, "sources": [{"file": "talk.jsonl", "share": 1}]}
+    assert of_base(base, tmp_path, calibration=calibration) == found
+
+
 def half(entries: Entries) -> Entries:
     return {name: ("F16" if "mlp" in name else dtype, shape, data) for name, (dtype, shape, data) in entries.items()}
 

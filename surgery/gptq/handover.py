@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from checkpoint import Checkpoint, Draft, Problem, Refused
@@ -23,6 +24,9 @@ from surgery.gptq.workplace import work_problems
 from surgery.int8_head import int8_head
 from surgery.quantization_config import current, ignore_list
 from surgery.recipe import Recipe
+
+_TEMPLATES = ("chat_template.*", "additional_chat_templates/*")
+_LONGEST_LINE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ def handover(recipe: Recipe, base: Checkpoint) -> Handover:
         calibration = calibration_of(dict(recipe.calibration), recipe.folder / f"{recipe.name}.yaml")
     except Refused as refusal:
         raise Refused([*problems, *refusal.problems]) from refusal
+    problems += tuple(_template_problems(base, calibration))
     targets = targets_for(modules, settings) if modules else Targets((), 1, 0)
     needs = needs_of(base, layout, modules, targets, calibration)
     return Handover(recipe, base, settings, calibration, layout, modules, targets, needs, problems)
@@ -144,6 +149,28 @@ def _base_problems(base: Checkpoint) -> Iterator[Problem]:
         yield Problem("mtp-absent", found, str(base.root), remedy=remedy)
     if not tokenizer_files(base.root):
         yield Problem("tokenizer-absent", "has no tokenizer to calibrate with", str(base.root))
+
+
+def _template_problems(base: Checkpoint, calibration: Calibration) -> Iterator[Problem]:
+    """Conversations without a chat template to render them by."""
+    if any(fnmatchcase(name, pattern) for name in base.side_files for pattern in _TEMPLATES):
+        return
+    config = base.side_files.get("tokenizer_config.json")
+    if config is not None and b'"chat_template"' in config.read_bytes():
+        return
+    talks = [source.name for source in calibration.sources if _is_dialogue(source.path)]
+    if talks:
+        found, remedy = "has no chat template", f"Add it; {', '.join(talks)} holds conversations"
+        yield Problem("template-absent", found, str(base.root), remedy=remedy)
+
+
+def _is_dialogue(path: Path) -> bool:
+    """Does the first line of a JSONL file hold a conversation? What else is wrong with it, reading it tells."""
+    if path.suffix.lower() != ".jsonl":
+        return False
+    with path.open("rb") as file:
+        first = file.readline(_LONGEST_LINE)
+    return b'"messages"' in first
 
 
 def _head_problems(layout: Draft, recipe: Recipe) -> tuple[Problem, ...]:
