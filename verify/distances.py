@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from verify.kernels import ONE, PAIRS, UPPER, UPPER_HALF, WHOLE, WHOLE_BITS, as_float, kernel, part, widened, width_of
+from verify.intrinsics import as_float, width_of
+from verify.kernels import ONE, PAIRS, UPPER, UPPER_HALF, WHOLE, WHOLE_BITS, kernel, part, widened
 
 summing = njit(nogil=True, error_model="numpy", fastmath={"reassoc"})
 """For sums, whose terms may be added in any order."""

@@ -15,15 +15,14 @@ numba would make them 64 and halve the speed; arrays are flat, and scratch is th
 shaping takes longer than all else. BF16 is the upper half of F32, so one word holds a pair of weights.
 """
 
-# mypy: disallow-untyped-decorators=False
-
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
+
+from verify.intrinsics import as_bits, as_float, use_wide_vectors, width_of
 
 PAIRS = 16
 """Pairs of weights looked at in one go, a number that the compiler knows: groups are multiples of 32 weights."""
@@ -54,44 +53,6 @@ HALF_UNIT = np.uint32(0x8000)
 
 WHOLE, WHOLE_BITS = np.float32(2.0**23), np.uint32(0x4B000000)
 """A number n below 2^23 put in the low bits of the float 2^23 makes it 2^23 + n."""
-
-
-@intrinsic
-def as_float(context: Any, bits: Any) -> Any:
-    from llvmlite import ir
-
-    return types.float32(types.uint32), lambda _, builder, __, values: builder.bitcast(values[0], ir.FloatType())
-
-
-@intrinsic
-def as_bits(context: Any, value: Any) -> Any:
-    from llvmlite import ir
-
-    return types.uint32(types.float32), lambda _, builder, __, values: builder.bitcast(values[0], ir.IntType(32))
-
-
-@intrinsic
-def width_of(context: Any, codes: Any) -> Any:
-    """Bits of a code as a constant: half of those of a pair."""
-    width = codes.dtype.bitwidth // 2
-    return types.uint32(codes), lambda target, _, __, ___: target.get_constant(types.uint32, width)
-
-
-@intrinsic
-def use_wide_vectors(context: Any) -> Any:
-    """Let the function that calls this have vectors of 512 bits, if the CPU does; LLVM keeps to 256 unless told.
-
-    llvmlite's own `add` knows no attribute with a value; where its attributes are no set any more, this does nothing.
-    """
-
-    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
-        attributes = builder.function.attributes
-        if isinstance(attributes, set):
-            set.add(attributes, '"prefer-vector-width"="512"')
-        return target.get_dummy_value()
-
-    return types.void(), generate
-
 
 part = njit(nogil=True, error_model="numpy")
 kernel = njit(nogil=True, error_model="numpy", cache=True)
