@@ -172,9 +172,9 @@ def _beside(out: Path) -> Path:
 
 
 def _write(document: dict[str, Any], path: Path) -> None:
-    from ckpt.showing import write_whole
+    from checkpoint.wholefile import write_whole
 
-    write_whole(json.dumps(document, indent=1) + "\n", path)
+    write_whole(f"{json.dumps(document, indent=1)}\n".encode(), path, "record-unwritable")
 
 
 def _calibrated(run: Run, work: Path) -> tuple[Checkpoint, Mapping[str, Any]]:

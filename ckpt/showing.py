@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkpoint import Checkpoint, Problem, WriteFailed
+from checkpoint import Checkpoint
+from checkpoint.wholefile import write_whole
 
 if TYPE_CHECKING:
     from verify import Report
@@ -53,7 +52,7 @@ def show(report: Report, checkpoint: Checkpoint, showing: Showing) -> None:
     if showing.output is None:
         sys.stdout.write(text)
         return
-    write_whole(text, showing.output)
+    write_whole(text.encode(), showing.output, "report-unwritable")
     if not showing.quiet:
         print(f"{report.summary()}; written to {showing.output}", file=sys.stderr)
 
@@ -67,31 +66,6 @@ def print_explanation(rule_ids: Sequence[str]) -> None:
         _print(lines)
     else:
         sys.stdout.write("".join(f"{line.plain}\n" for line in lines))
-
-
-def write_whole(text: str, path: Path) -> None:
-    """Put `text` in place of `path` in one step, with the mode that any new file has. Raises WriteFailed."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
-    except OSError as error:
-        raise WriteFailed(Problem("report-unwritable", error.strerror or str(error), str(path))) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _print(lines: Any) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkpoint import Problem, Refused, WriteFailed, encode_header, read_header
+from checkpoint import Problem, Refused, encode_header, read_header
+from checkpoint.wholefile import write_whole
 from surgery.calibration.dataset import CalibrationSet, Ids
 from surgery.calibration.report import Report
 
@@ -30,22 +28,7 @@ def write_set(built: CalibrationSet, path: Path) -> None:
     """
     if path.exists():
         raise Refused(Problem("target-exists", "exists", str(path), remedy="Give a new name to --out"))
-    content = _encoded(built)
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
-    except OSError as error:
-        raise WriteFailed(Problem("set-unwritable", error.strerror or str(error), str(path))) from error
+    write_whole(_encoded(built), path, "set-unwritable")
 
 
 def read_set(path: Path) -> CalibrationSet:
@@ -103,9 +86,3 @@ def _numbers(tensor: TensorRef, dtype: str) -> Sequence[int]:
     array = np.fromfile(tensor.path, {"I32": "<i4", "I64": "<i8"}[dtype], count, offset=tensor.offset)
     numbers: list[int] = array.tolist()
     return numbers
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
