@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from threading import Condition
 
@@ -189,6 +190,13 @@ def _ranges(shard: ShardPlan, places: Mapping[str, tuple[int, int]]) -> Iterator
 
 def _start_writing(handle: int, offset: int, nbytes: int) -> None:
     """Have the kernel begin to write to the disk what `fsync` will wait for; where it cannot, `fsync` does it all."""
-    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    call = _sync_file_range()
     if call is not None:
         call(handle, ctypes.c_int64(offset), ctypes.c_int64(nbytes), _SYNC_FILE_RANGE_WRITE)
+
+
+@lru_cache(maxsize=1)
+def _sync_file_range() -> Callable[..., int] | None:
+    """The call of that name, which Python does not offer."""
+    found: Callable[..., int] | None = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    return found
