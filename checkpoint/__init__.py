@@ -5,6 +5,7 @@ Knows no operation and no rule. `open_checkpoint` reads headers only; a `Draft` 
 """
 
 from checkpoint.apply import Written, apply_plan, default_memory, default_workers, examine, plan_for
+from checkpoint.digest import Digest
 from checkpoint.document import Document
 from checkpoint.draft import Computed, Draft, Source, Work
 from checkpoint.errors import CkptError, MissingExtra, Problem, Refused, UnreadableCheckpoint, WriteFailed, escape
@@ -20,6 +21,7 @@ __all__ = [
     "Checkpoint",
     "CkptError",
     "Computed",
+    "Digest",
     "Document",
     "Draft",
     "Files",

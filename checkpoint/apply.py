@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpoint.digest import Digest
 from checkpoint.document import Document
 from checkpoint.draft import Draft
 from checkpoint.errors import Problem, Refused, UnreadableCheckpoint, WriteFailed
@@ -35,11 +36,15 @@ LARGE = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Written:
-    """The folder that was written, and the SHA-256 of each shard that was not linked: hexadecimal digits, or "" where
-    hashes were not asked for."""
+    """The folder that was written, and by name the hashes of each shard that was not linked."""
 
     root: Path
-    sha256: Mapping[str, str]
+    digests: Mapping[str, Digest]
+
+    @property
+    def sha256(self) -> dict[str, str]:
+        """Of each shard that was not linked, as hexadecimal digits; "" where hashes were not asked for."""
+        return {name: digest.sha256 for name, digest in self.digests.items()}
 
 
 def default_workers() -> int:
@@ -94,7 +99,7 @@ def apply_plan(
             _refuse_changed(plan.draft.origin, in_place=in_place)
             with ThreadPoolExecutor(1, "ckpt-index") as aside:
                 index = aside.submit(lambda: plan.index)
-                hashes = _write_shards(plan, staged, Streaming(files, threads, progress, hashing=hashing), in_place)
+                digests = _write_shards(plan, staged, Streaming(files, threads, progress, hashing=hashing), in_place)
                 index.result()
             _place_documents(plan, staged, in_place=in_place)
             _place_side_files(plan, staged, in_place=in_place)
@@ -106,7 +111,7 @@ def apply_plan(
     except OSError as error:
         found = error.strerror or str(error)
         raise WriteFailed(Problem("write-failed", found, str(error.filename or goal))) from error
-    return Written(goal, hashes)
+    return Written(goal, digests)
 
 
 def examine(
@@ -127,16 +132,16 @@ def examine(
     return list(dict.fromkeys(streaming.refusals))
 
 
-def _write_shards(plan: Plan, staged: Path, streaming: Streaming, in_place: bool) -> dict[str, str]:
-    """SHA-256 by name of the shards that were written; the others have a second name now."""
+def _write_shards(plan: Plan, staged: Path, streaming: Streaming, in_place: bool) -> dict[str, Digest]:
+    """Hashes by name of the shards that were written; the others have a second name now."""
     moved = keep if in_place else share
     for shard in plan.shards:
         if shard.action == "linked" and shard.source is not None:
             moved(shard.source, staged / shard.name)
-    hashes = streaming.write((shard for shard in plan.shards if shard.action != "linked"), staged)
+    digests = streaming.write((shard for shard in plan.shards if shard.action != "linked"), staged)
     if streaming.refusals:
         raise Refused(dict.fromkeys(streaming.refusals))
-    return hashes
+    return digests
 
 
 def _place_documents(plan: Plan, staged: Path, *, in_place: bool) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from threading import Condition
 
+from checkpoint.digest import Digest, Hashing
 from checkpoint.draft import Computed, Work
 from checkpoint.errors import Problem, UnreadableCheckpoint
 from checkpoint.header import TensorRef
@@ -99,15 +99,15 @@ class ShardFile:
         with self._grown:
             return self.shard.nbytes - self._sum
 
-    def finish(self, *, hashing: bool) -> str:
-        """Wait until the file is whole and flush it to the disk: its SHA-256, or "" if abandoned or not asked for."""
-        digest = hashlib.sha256() if hashing else None
+    def finish(self, *, hashing: bool) -> Digest:
+        """Wait until the file is whole and flush it to the disk: its hashes, none if abandoned or not asked for."""
+        digest = Hashing(self._spans()) if hashing else None
         buffer = memoryview(bytearray(HASHING // OPEN))
         position = flushed = 0
         while position < self.shard.nbytes:
             whole = self._wait(position)
             if whole <= position:
-                return ""
+                return Digest()
             while digest is not None and position < whole:
                 count = os.preadv(self._handle, [buffer[: whole - position]], position)
                 digest.update(buffer[:count])
@@ -117,7 +117,7 @@ class ShardFile:
                 _start_writing(self._handle, flushed, position - flushed)
                 flushed = position
         os.fsync(self._handle)
-        return digest.hexdigest() if digest else ""
+        return digest.result() if digest else Digest()
 
     def close(self) -> None:
         """To be called when nobody writes any more and `finish` has come back."""
@@ -128,6 +128,9 @@ class ShardFile:
         with self._grown:
             self._abandoned = True
             self._grown.notify_all()
+
+    def _spans(self) -> Iterator[tuple[str, int, int]]:
+        return ((name, position, position + nbytes) for name, (position, nbytes) in self._places.items())
 
     def _put_known(self) -> None:
         """Outputs known beforehand, neighbours in one go: they stand first in the file, and its hash waits for them."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from checkpoint.digest import Digest
 from checkpoint.draft import Work
 from checkpoint.errors import Problem, Refused
 from checkpoint.files import Files
@@ -38,12 +39,12 @@ class Streaming:
         self._hashing = hashing
         self._copies: Queue = deque()
         self._blocks: Queue = deque()
-        self._unfinished: deque[tuple[ShardFile, Future[str]]] = deque()
-        self._hashes: dict[str, str] = {}
+        self._unfinished: deque[tuple[ShardFile, Future[Digest]]] = deque()
+        self._digests: dict[str, Digest] = {}
         self.refusals: list[Problem] = []
 
-    def write(self, shards: Iterable[ShardPlan], folder: Path) -> dict[str, str]:
-        """Write `shards` to new files of `folder`; their SHA-256 by name, as hexadecimal digits.
+    def write(self, shards: Iterable[ShardPlan], folder: Path) -> dict[str, Digest]:
+        """Write `shards` to new files of `folder`; their hashes by name.
 
         Once a work has refused, only further refusals are looked for, and nothing that was written counts. One thread
         copies, since the kernel lets only one at a time write to a file.
@@ -67,7 +68,7 @@ class Streaming:
             except BaseException:
                 self._abandon()
                 raise
-        return self._hashes
+        return self._digests
 
     def examine(self, works: Iterable[Work]) -> None:
         """Run `works` for what they refuse; their output goes nowhere."""
@@ -130,7 +131,7 @@ class Streaming:
         wait([finished])
         self._unfinished.popleft()
         file.close()
-        self._hashes[file.shard.name] = finished.result()
+        self._digests[file.shard.name] = finished.result()
 
     def _abandon(self) -> None:
         """Let what runs come to its end: nothing may write to a handle that was closed, and maybe opened again."""

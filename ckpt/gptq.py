@@ -141,7 +141,7 @@ def _carry_out(run: Run, out: Path, work: Path) -> None:
     except KeyboardInterrupt:
         print(f"\nckpt: interrupted; {escape(str(out))} is written, and whole", file=sys.stderr)
         raise click.exceptions.Exit(130) from None
-    said = {"written": str(out), "sha256": dict(written.sha256), "statistics": str(_beside(out))}
+    said = {"written": str(out), "sha256": written.sha256, "statistics": str(_beside(out))}
     run.output.result({**said, "gptq": statistics, "verify": report.document()})
     if not report.ok():
         run.output.hint(f"the raw export is kept in {work}")

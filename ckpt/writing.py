@@ -84,7 +84,7 @@ def _written_and_judged(
     )
     verdict = _verify(plan, result.root, base, profile, writing) if writing.verify else {}
     threads = plan.threads(writing.workers, writing.memory)
-    said = {"written": str(result.root), "seconds": round(seconds, 3), "sha256": dict(result.sha256)}
+    said = {"written": str(result.root), "seconds": round(seconds, 3), "sha256": result.sha256}
     writing.output.result({**said, **document(plan, threads), **verdict})
     return verdict
 

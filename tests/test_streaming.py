@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from drafting import SHARDS, Inverted, sample, with_work, write
+from safetensors import safe_open
 
-from checkpoint import Draft, Refused, WriteFailed, apply_plan, open_checkpoint, plan_for
+from checkpoint import Digest, Draft, Refused, WriteFailed, apply_plan, open_checkpoint, plan_for
 from checkpoint import shardfile as shardfile_module
+from checkpoint.digest import Hashing
 from checkpoint.linking import copy_range
 
 
@@ -40,6 +42,30 @@ def test_a_hash_covers_what_needs_many_pieces(source: Path, tmp_path: Path, monk
     target = tmp_path / "target"
     written = apply_plan(plan_for(changing_every_shard(source), target), target, workers=3)
     assert written.sha256 == {n: hashlib.sha256((target / n).read_bytes()).hexdigest() for n in SHARDS}
+
+
+@pytest.mark.parametrize("room", [12, 20, 64, 4096])
+def test_every_tensor_has_its_own_hash(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(shardfile_module, "HASHING", room)
+    target = tmp_path / "target"
+    written = apply_plan(plan_for(changing_every_shard(source), target), target, workers=2)
+    for name in SHARDS:
+        with safe_open(target / name, "numpy") as file:
+            expected = {key: hashlib.sha256(file.get_tensor(key).tobytes()).hexdigest() for key in file.keys()}  # noqa: SIM118
+        assert written.digests[name].tensors == expected
+
+
+def test_a_tensor_without_bytes_has_the_hash_of_nothing() -> None:
+    hashing = Hashing([("empty", 3, 3), ("full", 3, 8), ("last", 8, 8)])
+    for piece in (b"abc", b"de", b"fgh"):
+        hashing.update(memoryview(piece))
+    nothing = hashlib.sha256().hexdigest()
+    assert hashing.result() == Digest(
+        hashlib.sha256(b"abcdefgh").hexdigest(),
+        {"empty": nothing, "full": hashlib.sha256(b"defgh").hexdigest(), "last": nothing},
+    )
 
 
 def test_linked_shards_are_not_hashed_nor_is_anything_that_was_not_asked_for(source: Path, tmp_path: Path) -> None:
