@@ -16,7 +16,7 @@ class Digest:
 
 
 class Hashing:
-    """A file's hashes while its bytes come in order. `spans` are (tensor, first byte, byte behind the last) in order."""
+    """A file's hashes while its bytes come in order. `spans` are (tensor, first byte, byte behind it) in order."""
 
     def __init__(self, spans: Iterable[tuple[str, int, int]]) -> None:
         self._file = hashlib.sha256()
