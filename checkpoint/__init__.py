@@ -13,24 +13,31 @@ from checkpoint.files import Files
 from checkpoint.folder import CONFIG, INDEX, Checkpoint, open_checkpoint, survey
 from checkpoint.header import Header, TensorRef, encode_header, parse_header, read_header
 from checkpoint.modules import Module, group_modules, split_name
+from checkpoint.places import Address, File, Place, RemoteFile, Repo, Root
 from checkpoint.plan import Plan, ShardPlan, make_plan
 
 __all__ = [
     "CONFIG",
     "INDEX",
+    "Address",
     "Checkpoint",
     "CkptError",
     "Computed",
     "Digest",
     "Document",
     "Draft",
+    "File",
     "Files",
     "Header",
     "MissingExtra",
     "Module",
+    "Place",
     "Plan",
     "Problem",
     "Refused",
+    "RemoteFile",
+    "Repo",
+    "Root",
     "ShardPlan",
     "Source",
     "TensorRef",

@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from checkpoint.errors import Problem, UnreadableCheckpoint
+from checkpoint.errors import Problem, UnreadableCheckpoint, bounded, brief
 from checkpoint.jsonedit import edit_json
+from checkpoint.wholefile import read_whole
 
-MAX_DOCUMENT = 512 * 1024 * 1024
-"""Bytes; far above any index, far below what would exhaust memory."""
+MAX_DOCUMENT = 128 * 1024 * 1024
+"""Bytes; the index of a million tensors has as many. Empty lists take 21 times their text in memory."""
 
 MAX_DEPTH = 127
 """Objects and lists inside one another; serde_json, which reads these files too, stops there."""
@@ -26,10 +27,11 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True)
 class Document:
-    """A JSON object with the text it was read from."""
+    """A JSON object with the text it was read from. `path` is the file that it descends from, by however many edits."""
 
     text: str
     value: dict[str, Any]
+    path: Path | None = field(default=None, compare=False)
 
     def with_value(self, value: dict[str, Any]) -> Document:
         """The document saying `value`, with the text of every unchanged member kept."""
@@ -44,9 +46,7 @@ class Document:
 def read_document(path: Path, known: Document | None = None) -> Document:
     """Read the JSON object in `path`; it is `known` itself if it has its text. Raises UnreadableCheckpoint."""
     try:
-        if path.stat().st_size > MAX_DOCUMENT:
-            raise UnreadableCheckpoint(Problem("json-invalid", f"over {MAX_DOCUMENT:,} bytes", path.name))
-        raw = path.read_bytes()
+        raw = read_whole(path, MAX_DOCUMENT)
     except OSError as error:
         raise UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), path.name)) from error
     if known is not None and raw == known.text.encode():
@@ -54,7 +54,7 @@ def read_document(path: Path, known: Document | None = None) -> Document:
     value = parse_json(raw, path.name)
     if _is_deeper(value, MAX_DEPTH):
         raise UnreadableCheckpoint(Problem("json-invalid", f"nested more than {MAX_DEPTH} deep", path.name))
-    return Document(raw.decode(), value)
+    return Document(raw.decode(), value, path)
 
 
 def parse_json(raw: bytes, file: str, code: str = "json-invalid") -> dict[str, Any]:
@@ -87,7 +87,7 @@ def scan_json(raw: bytes, file: str, code: str = "json-invalid") -> tuple[dict[s
     # spares building a list of pairs for each of 100,000 objects.
     if text.count(":") == kept:
         return value, []
-    return value, [Problem("duplicate-key", "key occurs twice", file, key) for key in _repeated(text)]
+    return value, bounded(Problem("duplicate-key", "key occurs twice", file, key) for key in _repeated(text))
 
 
 def _repeated(text: str) -> list[str]:
@@ -121,7 +121,7 @@ def _is_deeper(value: Any, limit: int) -> bool:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text} is out of range")
+        raise ValueError(f"{brief(text)} is out of range")
     return number
 
 

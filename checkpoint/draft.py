@@ -6,8 +6,8 @@ operation finds wrong it records as a problem, so that several operations report
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +35,10 @@ class Work(Protocol):
     @property
     def known(self) -> Mapping[str, bytes]:
         """Outputs that do not depend on the data; `run` makes the others."""
+
+    @property
+    def identity(self) -> str:
+        """What tells its arithmetic from any other: works of one source and one identity make the same bytes."""
 
     @property
     def blocks(self) -> int:
@@ -79,10 +83,18 @@ Source = TensorRef | Computed
 
 @dataclass(frozen=True)
 class Step:
-    """One operation that made the draft what it is, for people to read."""
+    """One operation that made the draft what it is: in a line for people, and with its parameters for the manifest.
+
+    `sources` are the other checkpoints that it took from, by role; `tensors` what the draft held after it, by which is
+    told what came of which operation; `calibrated` are stored tensors that it stands for, made before by another tool.
+    """
 
     operation: str
     summary: str
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    sources: Mapping[str, Checkpoint] = field(default_factory=dict, compare=False, repr=False)
+    tensors: Mapping[str, Source] = field(default_factory=dict, compare=False, repr=False)
+    calibrated: Collection[str] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -147,8 +159,18 @@ class Draft:
         """The draft whose config.json says `value`; unchanged members keep their text."""
         return replace(self, config=self.config.with_value(dict(value)))
 
-    def noting(self, operation: str, summary: str) -> Draft:
-        return replace(self, steps=(*self.steps, Step(operation, summary)))
+    def noting(
+        self,
+        operation: str,
+        summary: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        sources: Mapping[str, Checkpoint] | None = None,
+        calibrated: Collection[str] = (),
+    ) -> Draft:
+        """The draft with a further `Step`, after which it holds what it does now. `parameters` are JSON values."""
+        step = Step(operation, summary, parameters or {}, sources or {}, self.tensors, calibrated)
+        return replace(self, steps=(*self.steps, step))
 
     def refusing(self, problems: Iterable[Problem], unrun: Iterable[Work] = ()) -> Draft:
         """The draft with `problems`; `unrun` is work that is not done because of them, whose input may have its own."""

@@ -6,6 +6,8 @@ Numbers are limited to 64 bits, and so is a product of dimensions on its way, si
 
 from __future__ import annotations
 
+from checkpoint.errors import brief
+
 BITS: dict[str, int] = {
     "BOOL": 8,
     "F4": 4,
@@ -45,12 +47,12 @@ def nbytes(dtype: str, shape: tuple[int, ...]) -> int:
     for length in shape:
         elements *= length
         if elements >= LIMIT:
-            raise ValueError(f"{dtype} {list(shape)} has more elements than 64 bits can count")
+            raise ValueError(f"{dtype} {brief(list(shape))} has more elements than 64 bits can count")
     bits = BITS[dtype] * elements
     if bits >= LIMIT:
-        raise ValueError(f"{dtype} {list(shape)} has more bits than 64 bits can count")
+        raise ValueError(f"{dtype} {brief(list(shape))} has more bits than 64 bits can count")
     if bits % 8:
-        raise ValueError(f"{dtype} {list(shape)} is {bits} bits, not a whole number of bytes")
+        raise ValueError(f"{dtype} {brief(list(shape))} is {bits} bits, not a whole number of bytes")
     return bits // 8
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from reprlib import Repr
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,29 @@ class Problem:
         if self.remedy:
             text += f". {self.remedy}"
         return escape(text)
+
+
+MOST_PROBLEMS = 1_000
+"""Problems of one kind that are told of one file: a hostile one has millions."""
+
+
+def bounded(problems: Iterable[Problem]) -> list[Problem]:
+    """`problems`, of too many the first ones and, in place of the last, a word that there are more."""
+    found = list(islice(problems, MOST_PROBLEMS + 1))
+    if len(found) > MOST_PROBLEMS:
+        found[MOST_PROBLEMS - 1 :] = [replace(found[MOST_PROBLEMS - 1], found="and more such", tensor=None)]
+    return found
+
+
+_BRIEF = Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 100
+_BRIEF.maxlist = _BRIEF.maxdict = 12
+_BRIEF.maxlevel = 4
+
+
+def brief(value: object) -> str:
+    """`repr` of a JSON value that anybody may have written: of a long, deep or large one the beginning."""
+    return _BRIEF.repr(value)
 
 
 class CkptError(Exception):
@@ -68,6 +95,17 @@ class MissingExtra(CkptError):
     """A command needs a package that is not installed."""
 
     headline = "a package is missing"
+
+
+@contextmanager
+def naming(path: os.PathLike[str]) -> Iterator[None]:
+    """Have an OSError that comes out of this block and knows no file, or only its handle, name `path`."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error.filename, (str, bytes, os.PathLike)):
+            error.filename = os.fspath(path)
+        raise
 
 
 def escape(text: str) -> str:

@@ -1,15 +1,22 @@
-"""Bounded, positioned reading of many files, and the rule for names that a checkpoint may give us."""
+"""Bounded, positioned reading of many files, here or on the Hub, and the rule for names that a checkpoint may give us."""
 
 from __future__ import annotations
 
 import os
+import resource
 from collections import OrderedDict
+from functools import cached_property
 from pathlib import Path
 from threading import Lock, local
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from checkpoint.errors import Problem, UnreadableCheckpoint
 from checkpoint.header import TensorRef
+from checkpoint.places import File, RemoteFile
+
+if TYPE_CHECKING:
+    from checkpoint.remote.ranges import Ranges
 
 CHUNK = 8 * 1024 * 1024
 """Bytes moved at a time where nothing else bounds a transfer."""
@@ -46,10 +53,15 @@ def scratch(nbytes: int) -> memoryview:
 
 
 class Files:
-    """Open files by path, at most `limit` at a time. Safe to share between threads; a context manager."""
+    """Open files by path, at most `limit` at a time and an eighth of what this process may have. Safe to share between threads; a context manager.
+
+    `local` is where files of the Hub lie that were downloaded; the others are read by range.
+    """
 
     def __init__(self, limit: int = 64) -> None:
-        self._limit = limit
+        self.local: dict[RemoteFile, Path] = {}
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._limit = limit if allowed < 0 else max(1, min(limit, allowed // 8))
         self._open: OrderedDict[Path, int] = OrderedDict()
         self._lock = Lock()
 
@@ -64,8 +76,32 @@ class Files:
             while self._open:
                 os.close(self._open.popitem()[1])
 
-    def read_into(self, path: Path, offset: int, buffer: memoryview) -> None:
-        """Fill `buffer` from `path` at `offset`. Raises UnreadableCheckpoint where the file ends early or fails."""
+    def here(self, file: File) -> File:
+        """`file`, or where it was downloaded to."""
+        return self.local.get(file, file) if isinstance(file, RemoteFile) else file
+
+    @cached_property
+    def _ranges(self) -> Ranges:
+        from checkpoint.remote.ranges import Ranges
+
+        return Ranges()
+
+    def stop(self) -> None:
+        """Have what is read from the Hub end in an error soon."""
+        self._ranges.stop()
+
+    def forget(self, path: Path) -> None:
+        """Close `path`, which is about to be removed."""
+        with self._lock:
+            if (handle := self._open.pop(path, None)) is not None:
+                os.close(handle)
+
+    def read_into(self, file: File, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` from `file` at `offset`. Raises UnreadableCheckpoint where the file ends early or fails."""
+        path = self.here(file)
+        if isinstance(path, RemoteFile):
+            self._ranges.read_into(path, offset, buffer)
+            return
         position, end = 0, len(buffer)
         with self._borrow(path) as handle:
             while position < end:
@@ -79,10 +115,10 @@ class Files:
                     raise UnreadableCheckpoint(Problem("truncated", found, str(path), expected=f"{offset + end:,}"))
                 position += count
 
-    def read(self, path: Path, offset: int, nbytes: int) -> bytearray:
-        """`nbytes` bytes of `path` at `offset`."""
+    def read(self, file: File, offset: int, nbytes: int) -> bytearray:
+        """`nbytes` bytes of `file` at `offset`."""
         buffer = bytearray(nbytes)
-        self.read_into(path, offset, memoryview(buffer))
+        self.read_into(file, offset, memoryview(buffer))
         return buffer
 
     def read_tensor(self, ref: TensorRef) -> bytearray:

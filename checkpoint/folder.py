@@ -6,23 +6,28 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checkpoint.document import Document, read_document
-from checkpoint.errors import Problem, UnreadableCheckpoint
-from checkpoint.files import is_plain_name, stays_inside
-from checkpoint.header import Header, TensorRef, moved_header, read_header, stamp
+from checkpoint.document import Document
+from checkpoint.errors import Problem, Refused, UnreadableCheckpoint
+from checkpoint.files import is_plain_name
+from checkpoint.header import Header, TensorRef
+from checkpoint.places import Address, Place, Root, place_of
 from checkpoint.recovery import undo_interrupted
+from checkpoint.shelf import SHARD_SUFFIX, Folder, Shelf
 
 INDEX = "model.safetensors.index.json"
 LONE = "model.safetensors"
 CONFIG = "config.json"
-SHARD_SUFFIX = ".safetensors"
+MANIFEST = "ckpt.manifest.json"
+SIGNATURE = "model.sig"
+RECORDS = frozenset({MANIFEST, SIGNATURE, "ckpt.report.json"})
+"""What this project says of one state of a folder: no part of the checkpoint, and untrue of what is made of it."""
+
 
 TOLERATED = frozenset({"shard-unindexed", "total-size", "index-incomplete"})
 """Codes of problems that leave no doubt about what the checkpoint holds: whatever is written next mends them."""
@@ -30,9 +35,9 @@ TOLERATED = frozenset({"shard-unindexed", "total-size", "index-incomplete"})
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder that was surveyed. `tensors` is in the order of the index, or of the only file's bytes."""
+    """A place that was surveyed. `tensors` is in the order of the index, or of the only file's bytes."""
 
-    root: Path
+    root: Root
     tensors: Mapping[str, TensorRef]
     shards: Mapping[str, Header]
     index: Document | None
@@ -50,52 +55,88 @@ class Checkpoint:
     def nbytes(self) -> int:
         return sum(ref.nbytes for ref in self.tensors.values())
 
+    @property
+    def folder(self) -> Path:
+        """The folder it lies in. Raises Refused for one on the Hub."""
+        if isinstance(self.root, Path):
+            return self.root
+        found, remedy = "is on the Hub", f"Download it first: hf download {self.root.id}"
+        raise Refused(Problem("remote", found, str(self.root), None, "a folder", remedy))
 
-def open_checkpoint(root: Path | str) -> Checkpoint:
-    """Open the folder `root`. Raises UnreadableCheckpoint with everything that contradicts itself in it."""
-    checkpoint = survey(root)
+    def stray_header(self, name: str) -> Header:
+        """The header of a shard that the index does not name. Raises UnreadableCheckpoint."""
+        problems: list[Problem] = []
+        headers = _shelf(self.root).headers([name], problems)
+        if problems:
+            raise UnreadableCheckpoint(problems)
+        return headers[name]
+
+
+def open_checkpoint(place: Place | str) -> Checkpoint:
+    """Open a folder, or `hf://owner/name[@revision]`. Raises UnreadableCheckpoint with everything that contradicts
+    itself in it."""
+    checkpoint = survey(place)
     fatal = [problem for problem in checkpoint.problems if problem.code not in TOLERATED]
     if fatal:
-        raise UnreadableCheckpoint(fatal, f"cannot read the checkpoint {root}")
+        raise UnreadableCheckpoint(fatal, f"cannot read the checkpoint {place}")
     return checkpoint
 
 
-def survey(root: Path | str, *, known: Checkpoint | None = None) -> Checkpoint:
-    """Read the folder `root` as far as it can be read; what is wrong is in `problems`.
+def survey(place: Place | str, *, known: Checkpoint | None = None) -> Checkpoint:
+    """Read the folder or the repository `place` as far as it can be read; what is wrong is in `problems`.
 
-    Raises UnreadableCheckpoint only where there is no folder or no shard at all. What a killed run left half done in
-    the folder is undone first. Shards that are the very files of `known` (device, inode, size, time) are not read
-    again, nor is an index with its text.
+    Raises UnreadableCheckpoint only where there is no such place or no shard at all. What a killed run left half done
+    in a folder is undone first. Shards that are the very files of `known` (device, inode, size, time) are not read
+    again, nor is an index with its text. A repository is pinned to the commit that it is at.
     """
-    root = Path(root)
+    place = place_of(place)
+    root = _pinned(place) if isinstance(place, Address) else place
     try:
-        if not root.is_dir():
-            raise UnreadableCheckpoint(Problem("no-folder", "is not a folder", str(root)))
-        undo_interrupted(root)
+        if isinstance(root, Path):
+            if not root.is_dir():
+                raise UnreadableCheckpoint(Problem("no-folder", "is not a folder", str(root)))
+            undo_interrupted(root)
         with without_collection():
-            return _survey(root, known)
+            return _survey(_shelf(root, known), known)
     except OSError as error:
         found = error.strerror or str(error)
         raise UnreadableCheckpoint(Problem("file-unreadable", found, str(error.filename or root))) from error
 
 
-def _survey(root: Path, known: Checkpoint | None) -> Checkpoint:
+def _pinned(address: Address) -> Root:
+    """The repository at a commit; its snapshot in the cache where the Hub may not be asked."""
+    from huggingface_hub import constants
+
+    from checkpoint.remote.listing import cached_snapshot, find_repo
+
+    return cached_snapshot(address) if constants.HF_HUB_OFFLINE else find_repo(address)
+
+
+def _shelf(root: Root, known: Checkpoint | None = None) -> Shelf:
+    if isinstance(root, Path):
+        return Folder(root, known.shards if known else None)
+    from checkpoint.remote.shelf import Repository
+
+    return Repository(root)
+
+
+def _survey(shelf: Shelf, known: Checkpoint | None) -> Checkpoint:
     problems: list[Problem] = []
-    index = _document(root / INDEX, root, problems, known.index if known else None)
-    present = sorted(p.name for p in root.iterdir() if p.name.endswith(SHARD_SUFFIX) and not p.name.startswith("."))
+    index = shelf.document(INDEX, problems, known.index if known else None)
+    present = shelf.shards()
     listed = _listed(index, present, problems)
     if not listed and not problems:
-        raise UnreadableCheckpoint(Problem("no-weights", "holds no .safetensors file", str(root)))
-    shards = _headers(root, listed, problems, known)
+        raise UnreadableCheckpoint(Problem("no-weights", f"holds no {SHARD_SUFFIX} file", str(shelf.root)))
+    shards = shelf.headers(listed, problems)
     weight_map = _weight_map(index)
     placed = None if weight_map is None else _placed(weight_map, shards)
     tensors = _tensors(shards, weight_map, problems) if placed is None else placed
     problems += _index_problems(index, shards, set(listed), weight_map, agree=placed is not None)
     strays = tuple(name for name in present if name not in set(listed))
     problems += [Problem("shard-unindexed", "not named in the index", name) for name in strays]
-    config = _document(root / CONFIG, root, problems)
-    side_files = _side_files(root, problems)
-    return Checkpoint(root, tensors, shards, index, config, side_files, strays, tuple(problems))
+    config = shelf.document(CONFIG, problems)
+    side_files = shelf.side_files(RECORDS | {INDEX, CONFIG}, problems)
+    return Checkpoint(shelf.root, tensors, shards, index, config, side_files, strays, tuple(problems))
 
 
 @contextmanager
@@ -108,20 +149,6 @@ def without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _document(path: Path, root: Path, problems: list[Problem], known: Document | None = None) -> Document | None:
-    """The document at `path`, or None: where there is none, or with the reason added to `problems`."""
-    if not os.path.lexists(path):
-        return None
-    if not path.is_file() or not stays_inside(path, root):
-        problems.append(Problem("unsafe-name", "not a regular file inside the folder", path.name))
-        return None
-    try:
-        return read_document(path, known)
-    except UnreadableCheckpoint as error:
-        problems += error.problems
-        return None
 
 
 def _weight_map(index: Document | None) -> dict[str, str] | None:
@@ -169,24 +196,6 @@ def _listed(index: Document | None, present: list[str], problems: list[Problem])
             Problem("lone-and-index", f"stands beside {INDEX}, which does not name it", LONE, remedy=remedy)
         )
     return sorted(files)
-
-
-def _headers(root: Path, files: list[str], problems: list[Problem], known: Checkpoint | None) -> dict[str, Header]:
-    headers: dict[str, Header] = {}
-    read = {header.stamp: header for header in known.shards.values() if header.stamp} if known else {}
-    for file in files:
-        path = root / file
-        if not path.exists():
-            problems.append(Problem("shard-missing", "named in the index, not in the folder", file))
-        elif not path.is_file() or not stays_inside(path, root):
-            problems.append(Problem("unsafe-name", "not a regular file inside the folder", file))
-        else:
-            try:
-                before = read.get(stamp(path.stat()))
-                headers[file] = moved_header(before, path) if before else read_header(path)
-            except UnreadableCheckpoint as error:
-                problems += error.problems
-    return headers
 
 
 def _placed(weight_map: Mapping[str, str], shards: Mapping[str, Header]) -> dict[str, TensorRef] | None:
@@ -254,26 +263,3 @@ def _misplaced(weight_map: Mapping[str, str], shards: Mapping[str, Header]) -> I
             if home != file:
                 found = f"the index places it in {home}" if home else "not in the index, yet engines load it"
                 yield Problem("tensor-unindexed", found, file, name)
-
-
-def _side_files(root: Path, problems: list[Problem]) -> dict[str, Path]:
-    """Everything that is no shard, index or config. A link out of the folder is a problem: its target, which may be
-    any file of this user, would end up in what is written and published."""
-    found: dict[str, Path] = {}
-    for name, path in _visible_files(root, root):
-        if path.is_symlink() and not stays_inside(path, root):
-            remedy = "Put the file itself in its place"
-            problems.append(Problem("unsafe-name", "links to a file outside the folder", name, remedy=remedy))
-        elif name not in (INDEX, CONFIG):
-            found[name] = path
-    return found
-
-
-def _visible_files(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
-    """Relative posix name and path of all but root's shards. Tool folders (`.git`, `.cache`) are left alone."""
-    for path in sorted(folder.iterdir()):
-        if path.is_dir():
-            if not path.name.startswith(".") and not path.is_symlink():
-                yield from _visible_files(path, root)
-        elif path.is_file() and not (folder == root and path.name.endswith(SHARD_SUFFIX)):
-            yield path.relative_to(root).as_posix(), path

@@ -19,14 +19,17 @@ from typing import Any, NamedTuple
 
 from checkpoint import dtypes
 from checkpoint.document import scan_json
-from checkpoint.errors import Problem, UnreadableCheckpoint
+from checkpoint.errors import MOST_PROBLEMS, Problem, UnreadableCheckpoint, bounded, brief
+from checkpoint.places import File
 
 MAX_HEADER = 100_000_000
 """The limit in safetensors itself; larger headers cannot be loaded by anything."""
 
 LFS_POINTER = b"version https://git-lfs"
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
+"""Possessive: there is one way to read it, and a hundred bytes would be kept for each character to find another."""
+
 _FIELDS = itemgetter("dtype", "shape", "data_offsets")
 
 
@@ -36,7 +39,7 @@ class TensorRef(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    path: Path
+    path: File
     offset: int
     nbytes: int
 
@@ -57,7 +60,7 @@ class Header(NamedTuple):
     stamp: tuple[int, int, int, int] | None = None
 
 
-def moved_header(header: Header, path: Path) -> Header:
+def moved_header(header: Header, path: File) -> Header:
     """`header` as that of `path`, another name of the same file."""
     rows = (
         (name, dtype, shape, path, offset, nbytes) for name, dtype, shape, _, offset, nbytes in header.tensors.values()
@@ -71,7 +74,7 @@ def read_header(path: Path) -> Header:
         with path.open("rb") as file:
             stat = os.fstat(file.fileno())
             start = file.read(8)
-            length = _header_length(path.name, start, stat.st_size, file.peek(32)[:32])
+            length = header_length(path.name, start, stat.st_size, file.peek(32)[:32])
             raw = file.read(length)
     except OSError as error:
         raise _fault("file-unreadable", path.name, error.strerror or str(error)) from error
@@ -83,7 +86,7 @@ def stamp(stat: os.stat_result) -> tuple[int, int, int, int]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def parse_header(raw: bytes, path: Path, size: int) -> Header:
+def parse_header(raw: bytes, path: File, size: int) -> Header:
     """Parse header bytes `raw` of a file of `size` bytes; offsets become absolute."""
     if not raw.startswith(b"{"):
         raise _fault("header-invalid", path.name, f"header starts with {raw[:1]!r}", "'{'")
@@ -115,7 +118,8 @@ def encode_header(tensors: Iterable[tuple[str, str, tuple[int, ...], int]], meta
     return len(text).to_bytes(8, "little") + text
 
 
-def _header_length(file: str, start: bytes, size: int, following: bytes) -> int:
+def header_length(file: str, start: bytes, size: int, following: bytes) -> int:
+    """Bytes of JSON that the first 8 bytes announce, in a file of `size` bytes. Raises UnreadableCheckpoint."""
     if (start + following).startswith(LFS_POINTER):
         remedy = "Fetch the file itself: git lfs pull"
         raise _fault("lfs-pointer", file, "a git-lfs pointer, not the weights", "a safetensors file", remedy)
@@ -129,7 +133,7 @@ def _header_length(file: str, start: bytes, size: int, following: bytes) -> int:
     return length
 
 
-def _sound_entries(document: dict[str, Any], path: Path, data_start: int, size: int) -> dict[str, TensorRef] | None:
+def _sound_entries(document: dict[str, Any], path: File, data_start: int, size: int) -> dict[str, TensorRef] | None:
     """All tensors of a header without a fault that lists them in the order of their bytes; None for any other.
 
     It asks the same as `_entry` and `_layout_problems`, of whole columns instead of one tensor after another: thousands
@@ -164,26 +168,31 @@ def _are(kind: type, values: Iterable[Any]) -> bool:
 
 
 def _judged_entries(
-    document: dict[str, Any], path: Path, data_start: int, size: int, problems: list[Problem]
+    document: dict[str, Any], path: File, data_start: int, size: int, problems: list[Problem]
 ) -> dict[str, TensorRef]:
     """All tensors in the order of their bytes. Raises UnreadableCheckpoint with `problems` and what is wrong here."""
-    refs = [ref for name, entry in document.items() if (ref := _entry(name, entry, path, data_start, problems))]
+    refs: list[TensorRef] = []
+    for name, entry in document.items():
+        if ref := _entry(name, entry, path, data_start, problems):
+            refs.append(ref)
+        if len(problems) > MOST_PROBLEMS:
+            raise UnreadableCheckpoint(bounded(problems))
     refs.sort(key=itemgetter(4, 5))
     complete = len(refs) == len(document) and not any(problem.code == "duplicate-key" for problem in problems)
-    problems += _layout_problems(refs, path.name, data_start, size, complete=complete)
+    problems += bounded(_layout_problems(refs, path.name, data_start, size, complete=complete))
     if problems:
         raise UnreadableCheckpoint(problems)
     return {ref.name: ref for ref in refs}
 
 
-def _entry(name: str, entry: Any, path: Path, data_start: int, problems: list[Problem]) -> TensorRef | None:
+def _entry(name: str, entry: Any, path: File, data_start: int, problems: list[Problem]) -> TensorRef | None:
     """One tensor of the header, at the bytes it claims; None where it claims none. Faults are added to `problems`."""
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        wellformed = len(entry) == 3 and type(shape) is list and type(begin) is type(end) is int and begin >= 0
+        wellformed = len(entry) == 3 and type(shape) is list and type(begin) is type(end) is int
     except (TypeError, KeyError, ValueError):
         wellformed = False
-    if not wellformed or not name or end < begin:
+    if not wellformed or not name or not 0 <= begin <= end < dtypes.LIMIT**2:
         expected = "a name, and exactly dtype, shape and data_offsets"
         problems.append(Problem("entry-invalid", "malformed entry", path.name, name, expected))
         return None
@@ -193,7 +202,7 @@ def _entry(name: str, entry: Any, path: Path, data_start: int, problems: list[Pr
         problems.append(_size_problem(name, dtype, shape, path.name, error))
     else:
         if end - begin != size:
-            found = f"{end - begin:,} bytes for {dtype} {list(shape)}"
+            found = f"{end - begin:,} bytes for {dtype} {brief(shape)}"
             problems.append(Problem("size-mismatch", found, path.name, name, f"{size:,}"))
     return TensorRef(name, dtype, tuple(shape), path, data_start + begin, end - begin)
 
@@ -208,9 +217,9 @@ def _nbytes(dtype: Any, *shape: Any) -> int:
 def _size_problem(name: str, dtype: Any, shape: list[Any], file: str, error: Exception) -> Problem:
     """Why no size could be computed."""
     if isinstance(error, KeyError):
-        return Problem("dtype-unknown", f"dtype {dtype!r}", file, name, "a safetensors dtype")
+        return Problem("dtype-unknown", f"dtype {brief(dtype)}", file, name, "a safetensors dtype")
     if isinstance(error, TypeError):
-        return Problem("entry-invalid", f"dtype {dtype!r}, shape {shape}", file, name, "a word and whole numbers")
+        return Problem("entry-invalid", f"dtype {brief(dtype)}, shape {brief(shape)}", file, name, "a word and whole numbers")
     return Problem("size-mismatch", str(error), file, name)
 
 

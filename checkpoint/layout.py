@@ -5,12 +5,10 @@ Its form is `schemas/layout.schema.json`. It is made from headers and config.jso
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import Problem, UnreadableCheckpoint
@@ -18,9 +16,11 @@ from checkpoint.families import Family, Spec, SpecError, find_family
 from checkpoint.folder import Checkpoint
 from checkpoint.folding import fold
 from checkpoint.header import Header, TensorRef
+from checkpoint.matching import Matcher
 from checkpoint.modules import Module, group_modules
 from checkpoint.patterns import PREFIX, compiled
 from checkpoint.quantization import quantization_config
+from checkpoint.side_files import SideFiles, sha256_of, size_of
 
 TRIPLE = ("weight_packed", "weight_scale", "weight_shape")
 MOST_BITS = 16
@@ -48,7 +48,7 @@ def layout(checkpoint: Checkpoint, *, hashes: bool = False) -> dict[str, Any]:
         "modules": _entries(checkpoint, modules, _Origin(family, _columns(spec, modules), _claims(quantization))),
         "quantization": _quantization(quantization) if quantization is not None else None,
         "shards": {file: _shard(header) for file, header in checkpoint.shards.items()},
-        "side_files": {name: _side_file(path, hashes) for name, path in checkpoint.side_files.items()},
+        "side_files": {name: _side_file(checkpoint.side_files, name, hashes) for name in checkpoint.side_files},
     }
 
 
@@ -76,14 +76,13 @@ def _shard(header: Header) -> dict[str, int]:
     return {"bytes": header.nbytes + data, "tensors": len(header.tensors)}
 
 
-def _side_file(path: Path, hashes: bool) -> dict[str, Any]:
+def _side_file(files: SideFiles, name: str, hashes: bool) -> dict[str, Any]:
     try:
-        entry: dict[str, Any] = {"bytes": path.stat().st_size}
+        entry: dict[str, Any] = {"bytes": size_of(files, name)}
         if hashes:
-            with path.open("rb") as file:
-                entry["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+            entry["sha256"] = sha256_of(files, name)
     except OSError as error:
-        raise UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), path.name)) from error
+        raise UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), name)) from error
     return entry
 
 
@@ -125,7 +124,7 @@ class _Claims:
     """Config groups by what they target: whole names, regular expressions, and the class Linear."""
 
     names: Mapping[str, _Claim]
-    patterns: tuple[tuple[re.Pattern[str], _Claim], ...]
+    patterns: tuple[tuple[Matcher, _Claim], ...]
 
     def of(self, module: str) -> _Claim | None:
         if module in self.names:
@@ -155,7 +154,7 @@ def _columns(spec: Spec | None, modules: Mapping[str, Module]) -> dict[str, int]
 def _claims(quantization: Mapping[str, Any] | None) -> _Claims:
     groups = (quantization or {}).get("config_groups")
     names: dict[str, _Claim] = {}
-    patterns: list[tuple[re.Pattern[str], _Claim]] = []
+    patterns: list[tuple[Matcher, _Claim]] = []
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
         if not isinstance(weights, dict) or not isinstance(group.get("targets"), list):
@@ -167,7 +166,7 @@ def _claims(quantization: Mapping[str, Any] | None) -> _Claims:
 
 
 def _add_target(
-    target: str, claim: _Claim, names: dict[str, _Claim], patterns: list[tuple[re.Pattern[str], _Claim]]
+    target: str, claim: _Claim, names: dict[str, _Claim], patterns: list[tuple[Matcher, _Claim]]
 ) -> None:
     try:
         pattern = compiled(target)

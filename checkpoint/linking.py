@@ -10,13 +10,15 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from checkpoint.errors import Problem, UnreadableCheckpoint, naming
 from checkpoint.files import CHUNK
 
 _FICLONE = 0x40049409
 """`ioctl_ficlone(2)`: share the blocks of another file, copy on write."""
 
 _CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.ENOSYS}
-_CANNOT_MOVE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
+_CANNOT_MOVE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM, errno.EIO}
+"""EIO too: which of the two files fails is known only from reading one and writing the other."""
 
 
 def share(source: Path, target: Path) -> None:
@@ -42,15 +44,22 @@ def keep(source: Path, target: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy the bytes of `source` into the new file `target`, readable as umask allows, and flush them."""
-    with source.open("rb") as reader, target.open("xb") as writer:
+    """Copy the bytes of `source` into the new file `target`, readable as umask allows, and flush them.
+
+    Raises UnreadableCheckpoint where the source fails, OSError where the target does.
+    """
+    with naming(target), source.open("rb") as reader, target.open("xb") as writer:
         size = os.fstat(reader.fileno()).st_size
-        copy_range(reader.fileno(), 0, writer.fileno(), 0, size)
+        copy_range(source, reader.fileno(), 0, writer.fileno(), 0, size)
         os.fsync(writer.fileno())
 
 
-def copy_range(source: int, offset: int, target: int, position: int, nbytes: int) -> None:
-    """Move `nbytes` between open files without passing them through this process where the kernel can."""
+def copy_range(path: Path, source: int, offset: int, target: int, position: int, nbytes: int) -> None:
+    """Move `nbytes` from `path`, open as `source`, to `target` without passing them through this process where the
+    kernel can.
+
+    Raises UnreadableCheckpoint where the source fails or ends early, OSError where the target does.
+    """
     while nbytes:
         try:
             count = os.copy_file_range(source, target, nbytes, offset, position)
@@ -59,10 +68,23 @@ def copy_range(source: int, offset: int, target: int, position: int, nbytes: int
                 raise
             count = 0
         if count == 0:  # some file systems say 0 instead of an error
-            count = os.pwrite(target, os.pread(source, min(nbytes, CHUNK), offset), position)
+            count = os.pwrite(target, _piece(path, source, min(nbytes, CHUNK), offset), position)
         if count == 0:
-            raise OSError(errno.EIO, f"the source ends {nbytes:,} bytes early")
+            found = f"ends at byte {offset:,}"
+            raise UnreadableCheckpoint(Problem("truncated", found, str(path), expected=f"{offset + nbytes:,}"))
         offset, position, nbytes = offset + count, position + count, nbytes - count
+
+
+def unreadable(path: Path, error: OSError) -> UnreadableCheckpoint:
+    """The error for a source that fails."""
+    return UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), str(path)))
+
+
+def _piece(path: Path, handle: int, nbytes: int, offset: int) -> bytes:
+    try:
+        return os.pread(handle, nbytes, offset)
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def write_all(handle: int, buffer: bytes | memoryview, position: int) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 from checkpoint import dtypes
@@ -14,10 +13,15 @@ from checkpoint.document import Document
 from checkpoint.draft import Computed, Draft, Source, Work
 from checkpoint.errors import Problem, Refused
 from checkpoint.files import CHUNK
-from checkpoint.folder import LONE, SHARD_SUFFIX
+from checkpoint.folder import LONE
 from checkpoint.header import MAX_HEADER, TensorRef, encode_header
+from checkpoint.places import File, RemoteFile
+from checkpoint.shelf import SHARD_SUFFIX
 
 Action = Literal["linked", "copied", "rewritten", "new"]
+READERS = 8
+"""Range requests under way to the Hub, of each kind, at most: an answer takes its time, however little is asked for."""
+
 HASHING = 1024 * 1024
 """Bytes of buffers in which all shards that are written side by side are hashed."""
 
@@ -31,11 +35,35 @@ class ShardPlan:
     name: str
     was: str | None
     action: Action
-    source: Path | None
+    source: File | None
     tensors: Mapping[str, Source]
     header: bytes
     nbytes: int
     bytes_read: int
+
+    @property
+    def sources(self) -> Iterator[File]:
+        """The files that are read for it, as often as they are."""
+        if not self.tensors and self.source is not None:
+            yield self.source
+        for tensor in self.tensors.values():
+            yield (tensor if isinstance(tensor, TensorRef) else tensor.work.source).path
+
+    @property
+    def piecemeal(self) -> Mapping[RemoteFile, int]:
+        """As `remote`, but for a file that moves whole."""
+        return self.remote if self.tensors else {}
+
+    @cached_property
+    def remote(self) -> Mapping[RemoteFile, int]:
+        """The bytes that it takes from each file of the Hub."""
+        if not self.tensors:
+            return {self.source: self.nbytes} if isinstance(self.source, RemoteFile) else {}
+        needed: dict[RemoteFile, int] = {}
+        for path, nbytes in _reads(self.tensors.values()):
+            if isinstance(path, RemoteFile):
+                needed[path] = needed.get(path, 0) + nbytes
+        return needed
 
 
 @dataclass(frozen=True)
@@ -70,6 +98,15 @@ class Plan:
     def bytes_written(self) -> int:
         return sum(shard.nbytes for shard in self.shards if shard.action != "linked")
 
+    @cached_property
+    def remote(self) -> Mapping[RemoteFile, int]:
+        """The bytes that are read of each file of the Hub."""
+        needed: dict[RemoteFile, int] = {}
+        for shard in self.shards:
+            for file, nbytes in shard.remote.items():
+                needed[file] = needed.get(file, 0) + nbytes
+        return needed
+
     def threads(self, workers: int, memory: int) -> int:
         """How many blocks may run at once: `workers`, or as many as fit into `memory` bytes. Raises Refused."""
         return threads_for(self.works(), workers, memory)
@@ -77,7 +114,9 @@ class Plan:
     def memory(self, threads: int) -> int:
         """Bytes of buffers at the peak, interpreter and libraries apart."""
         block = max((work.block_memory for work in self.works()), default=0)
-        return max(threads * block, CHUNK) + max((len(shard.header) for shard in self.shards), default=0) + HASHING
+        fetched = (threads + 2 * READERS) * CHUNK if self.remote else 0
+        header = max((len(shard.header) for shard in self.shards), default=0)
+        return max(threads * block, CHUNK) + header + HASHING + fetched
 
     def works(self) -> Iterable[Work]:
         """Every piece of work once."""
@@ -164,9 +203,8 @@ def _shard(draft: Draft, label: str, name: str, members: Mapping[str, Source], l
     source = draft.origin.root / label if header else None
     if header is not None and members == header.tensors:
         size = header.nbytes + sum(ref.nbytes for ref in header.tensors.values())
-        return ShardPlan(
-            name, label, "linked" if linkable else "copied", source, {}, b"", size, 0 if linkable else size
-        )
+        moves: Action = "linked" if linkable and not isinstance(source, RemoteFile) else "copied"
+        return ShardPlan(name, label, moves, source, {}, b"", size, 0 if moves == "linked" else size)
     ordered = dict(sorted(members.items(), key=lambda item: (-dtypes.itemsize(item[1].dtype), item[0])))
     metadata = {"format": "pt", **((header.metadata if header else None) or {})}
     encoded = encode_header(((n, s.dtype, s.shape, s.nbytes) for n, s in ordered.items()), metadata)
@@ -178,15 +216,18 @@ def _shard(draft: Draft, label: str, name: str, members: Mapping[str, Source], l
         tensors=ordered,
         header=encoded,
         nbytes=len(encoded) + sum(tensor.nbytes for tensor in ordered.values()),
-        bytes_read=_bytes_read(ordered.values()),
+        bytes_read=sum(nbytes for _, nbytes in _reads(ordered.values())),
     )
 
 
-def _bytes_read(sources: Collection[Source]) -> int:
+def _reads(sources: Collection[Source]) -> Iterator[tuple[File, int]]:
     """Bytes that are copied, and bytes that works ask for, each work once however many outputs it has."""
     works = {id(source.work): source.work for source in sources if isinstance(source, Computed)}
-    copied = sum(source.nbytes for source in sources if isinstance(source, TensorRef))
-    return copied + sum(work.span(block)[1] for work in works.values() for block in range(work.blocks))
+    for source in sources:
+        if isinstance(source, TensorRef):
+            yield source.path, source.nbytes
+    for work in works.values():
+        yield work.source.path, sum(work.span(block)[1] for block in range(work.blocks))
 
 
 def _check(shards: Iterable[ShardPlan], draft: Draft) -> None:

@@ -1,31 +1,46 @@
 """What a run leaves beside its target while it works, and how the next run undoes what a killed one began.
 
-Beside `model` stand `.model.ckpt-lock` (held as long as a run lives), `.model.ckpt-new` (the folder to be) and, only
-where files have to be replaced one by one, `.model.ckpt-undo`: the files replaced, and a record of what to undo. As
-SQLite does with a hot journal, whoever opens a folder that has such a record puts the old files back first.
+Beside `model` stand `.model.ckpt-lock` (held as long as a run lives), `.model.ckpt-new` (the folder to be),
+`.model.ckpt-journal` (which of its shards are finished), `.model.ckpt-spool` (downloads) and, only where files have to
+be replaced one by one, `.model.ckpt-undo`: the files replaced, and a record of what to undo. As SQLite does with a hot
+journal, whoever opens a folder that has such a record puts the old files back first.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from checkpoint.document import parse_json
-from checkpoint.errors import Problem, Refused, UnreadableCheckpoint
+from checkpoint.errors import Problem, Refused, UnreadableCheckpoint, WriteFailed, naming
+from checkpoint.locking import lock_path, locked
+from checkpoint.wholefile import read_whole, sync_folder
 
-_CANNOT_LOCK = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
-_CANNOT_SYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+MAX_RECORD = 64 * 1024 * 1024
+"""Bytes; a name for each file of a folder."""
+
+MAX_LINE = 4096
+"""Bytes of a journal's first line."""
+
+_MAY_NOT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
 
 
 def staging_path(target: Path) -> Path:
     return target.parent / f".{target.name}.ckpt-new"
+
+
+def journal_path(target: Path) -> Path:
+    return target.parent / f".{target.name}.ckpt-journal"
+
+
+def spool_path(target: Path) -> Path:
+    return target.parent / f".{target.name}.ckpt-spool"
 
 
 def undo_path(target: Path) -> Path:
@@ -57,7 +72,7 @@ class Undo:
     def begin(self) -> None:
         """Write the record, whole or not at all."""
         draft = self.record.with_suffix(".draft")
-        with draft.open("x") as file:
+        with naming(draft), draft.open("x") as file:
             json.dump({key: value for key, value in asdict(self).items() if key != "target"}, file)
             file.flush()
             os.fsync(file.fileno())
@@ -84,25 +99,17 @@ class Undo:
         sync_tree(self.target)
 
 
-@contextmanager
-def locked(target: Path) -> Iterator[None]:
-    """Be the only run that writes `target`. Raises Refused where another one is."""
-    path = target.parent / f".{target.name}.ckpt-lock"
-    handle = _acquire(path, target)
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # a lock file that nobody holds stops nobody
-            path.unlink()
-        os.close(handle)
-
-
-def clear_leftovers(target: Path) -> None:
-    """Undo what a killed run began and remove what it left. Only for the holder of the lock."""
+def clear_leftovers(target: Path, finished: Collection[str] = ()) -> None:
+    """Undo what a killed run began and remove what it left, but for the `finished` files of the folder to be. Only for
+    the holder of the lock."""
     undo_leftover(target)
-    for folder in (undo_path(target), staging_path(target)):
-        if folder.is_dir() and not folder.is_symlink():
+    staged = staging_path(target)
+    for folder in (undo_path(target), staged):
+        if folder.is_dir() and not folder.is_symlink() and not (folder == staged and finished):
             shutil.rmtree(folder)
+    for path in staged.iterdir() if finished else ():
+        if path.name not in finished:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def discard(target: Path) -> None:
@@ -111,20 +118,91 @@ def discard(target: Path) -> None:
     What cannot be removed now is removed by the next run; the target is right whatever becomes of it.
     """
     shutil.rmtree(staging_path(target), ignore_errors=True)
+    shutil.rmtree(spool_path(target), ignore_errors=True)
+    with suppress(OSError):
+        journal_path(target).unlink()
+    discard_undone(target)
+
+
+def discard_undone(target: Path) -> None:
+    """Remove the old files of a step that came to its end, or was undone, or had not begun."""
     if not (undo_path(target) / "record.json").exists():
         shutil.rmtree(undo_path(target), ignore_errors=True)
 
 
 def undo_interrupted(target: Path) -> None:
-    """Undo what a killed run began on `target`. Raises UnreadableCheckpoint where that run still lives."""
+    """Undo what a killed run began on `target`, and remove what it left that nothing can go on from.
+
+    Raises UnreadableCheckpoint where that run still lives and is replacing files.
+    """
     target = target.resolve()
     if not (undo_path(target) / "record.json").exists():
+        sweep(target)
         return
     try:
         with locked(target):
             clear_leftovers(target)
+            discard(target)
     except Refused as busy:
         raise UnreadableCheckpoint(busy.problems) from busy
+
+
+def sweep(target: Path) -> None:
+    """Remove what stands beside `target` of a run that ended behind its publication, or before it had begun: no run can
+    go on from it. Where one lives, or there is no right to, nothing happens."""
+    if _is_litter(target):
+        with suppress(OSError, Refused), locked(target):
+            if _is_litter(target):
+                clear_leftovers(target)
+                discard(target)
+
+
+@contextmanager
+def editing(folder: Path) -> Iterator[None]:
+    """Be the only run that changes single files of `folder`. Raises Refused where another run is writing it, WriteFailed
+    where it cannot be known.
+
+    Where nothing may be created beside it, no run of this user can replace it either: then there is no lock.
+    """
+    target = folder.resolve()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(target))
+        except OSError as error:
+            if error.errno not in _MAY_NOT:
+                raise WriteFailed(Problem("write-failed", error.strerror or str(error), str(target))) from error
+        undo_leftover(target)
+        yield
+
+
+def refuse_busy(folder: Path) -> None:
+    """Raise Refused where a run is writing `folder`."""
+    with editing(folder):
+        pass
+
+
+def _is_litter(target: Path) -> bool:
+    """Is there anything beside `target`, and nothing that a run can go on from? An empty lock is just being taken."""
+    paths = (staging_path(target), journal_path(target), spool_path(target), undo_path(target))
+    left = any(map(os.path.lexists, paths)) or _size(lock_path(target)) > 0
+    return left and not _can_go_on(target) and not (undo_path(target) / "record.json").exists()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
+def _can_go_on(target: Path) -> bool:
+    """Is the folder to be the very one that its journal is of? One that was exchanged holds old files."""
+    try:
+        with journal_path(target).open("rb") as file:
+            first = json.loads(file.readline(MAX_LINE))
+        return bool(first["folder"] == staging_path(target).lstat().st_ino)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False
 
 
 def undo_leftover(target: Path) -> None:
@@ -138,9 +216,10 @@ def undo_leftover(target: Path) -> None:
 
 def _read_record(record: Path, target: Path) -> Undo:
     """The record, which may have come with an archive or a repository: nothing outside the two folders is touched."""
-    names = parse_json(record.read_bytes(), str(record))
+    names = parse_json(_read(record), str(record))
     wellformed = names.keys() == {"replaced", "added", "folders"} and all(
-        isinstance(group, list) and all(isinstance(name, str) for name in group) for group in names.values()
+        isinstance(group, list) and all(isinstance(name, str) and _is_spelled(name) for name in group)
+        for group in names.values()
     )
     if wellformed and not record.parent.is_symlink():
         undo = Undo(target, **{key: tuple(group) for key, group in names.items()})
@@ -151,46 +230,24 @@ def _read_record(record: Path, target: Path) -> Undo:
     raise UnreadableCheckpoint(Problem("unsafe-name", "names files elsewhere", str(record), remedy=remedy))
 
 
+def _read(record: Path) -> bytes:
+    try:
+        return read_whole(record, MAX_RECORD)
+    except OSError as error:
+        raise UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), str(record))) from error
+
+
+def _is_spelled(name: str) -> bool:
+    """Can a file system have such a name at all?"""
+    return "\0" not in name and not any("\ud800" <= c < "\udc80" or "\udcff" < c <= "\udfff" for c in name)
+
+
 def _is_inside(path: Path, folder: Path) -> bool:
     """Does `path` name an entry in `folder` or in a folder inside it, links on the way followed?"""
     return path.name not in ("", "..") and path.parent.resolve().is_relative_to(folder.parent.resolve() / folder.name)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the names in `folder` to the disk, where its file system knows such a thing."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in _CANNOT_SYNC:
-            raise
-    finally:
-        os.close(handle)
 
 
 def sync_tree(folder: Path) -> None:
     """Flush the names in `folder` and all folders inside it."""
     for path, _, _ in os.walk(folder):
         sync_folder(Path(path))
-
-
-def _acquire(path: Path, target: Path) -> int:
-    """Open and lock `path`; anew where its last holder removed it meanwhile."""
-    while True:
-        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.stat().st_ino == os.fstat(handle).st_ino:
-                return handle
-        except FileNotFoundError:
-            pass
-        except BlockingIOError as error:
-            os.close(handle)
-            problem = Problem("target-busy", "another run is writing it", str(target), remedy="Wait for it to end")
-            raise Refused(problem) from error
-        except OSError as error:
-            if error.errno in _CANNOT_LOCK and not staging_path(target).exists():
-                return handle
-            os.close(handle)
-            raise
-        os.close(handle)

@@ -11,9 +11,11 @@ from threading import Condition
 
 from checkpoint.digest import Digest, Hashing
 from checkpoint.draft import Computed, Work
-from checkpoint.errors import Problem, UnreadableCheckpoint
+from checkpoint.errors import naming
+from checkpoint.files import CHUNK, Files, scratch
 from checkpoint.header import TensorRef
-from checkpoint.linking import copy_range, write_all
+from checkpoint.linking import copy_range, unreadable, write_all
+from checkpoint.places import File, RemoteFile
 from checkpoint.plan import HASHING, ShardPlan
 
 PIECE = 32 * 1024 * 1024
@@ -27,7 +29,7 @@ HASHED = 4 * 1024 * 1024
 
 _SYNC_FILE_RANGE_WRITE = 2
 
-Range = tuple[Path, int, int, int]
+Range = tuple[File, int, int, int]
 """(source file, offset in it, position, bytes)."""
 
 
@@ -46,9 +48,11 @@ class ShardFile:
         self._whole = self._told = self._sum = 0
         self._abandoned = False
         self._grown = Condition()
+        self._path = path
         self._handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
         try:
-            os.truncate(self._handle, shard.nbytes)
+            with naming(path):
+                os.truncate(self._handle, shard.nbytes)
             self.put(shard.header, 0)
             self._put_known()
         except BaseException:
@@ -63,7 +67,8 @@ class ShardFile:
 
     def put(self, data: bytes | memoryview, position: int) -> None:
         """Write `data` at `position`."""
-        write_all(self._handle, data, position)
+        with naming(self._path):
+            write_all(self._handle, data, position)
         self._land(position, memoryview(data).nbytes)
 
     def put_output(self, work: Work, output: str, begin: int, data: memoryview) -> None:
@@ -76,17 +81,25 @@ class ShardFile:
             raise ValueError(f"{work.source.name}: {output} has {room:,} bytes, not {begin + data.nbytes:,}")
         self.put(data, position + begin)
 
-    def copy(self, source: Path, offset: int, position: int, nbytes: int) -> int:
+    def copy(self, files: Files, source: File, offset: int, position: int, nbytes: int) -> int:
         """Move `nbytes` from `source` to `position`, inside the kernel where it can; returns them.
 
         Raises UnreadableCheckpoint.
         """
+        source = files.here(source)
+        if isinstance(source, RemoteFile):
+            for start in range(0, nbytes, CHUNK):
+                piece = scratch(min(CHUNK, nbytes - start))
+                files.read_into(source, offset + start, piece)
+                self.put(piece, position + start)
+            return nbytes
         try:
             reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), str(source))) from error
+            raise unreadable(source, error) from error
         try:
-            copy_range(reader, offset, self._handle, position, nbytes)
+            with naming(self._path):
+                copy_range(source, reader, offset, self._handle, position, nbytes)
         finally:
             os.close(reader)
         _start_writing(self._handle, position, nbytes)
@@ -116,7 +129,8 @@ class ShardFile:
             if position - flushed >= PIECE:
                 _start_writing(self._handle, flushed, position - flushed)
                 flushed = position
-        os.fsync(self._handle)
+        with naming(self._path):
+            os.fsync(self._handle)
         return digest.result() if digest else Digest()
 
     def close(self) -> None:
@@ -175,7 +189,8 @@ def _places(shard: ShardPlan) -> Iterator[tuple[str, tuple[int, int]]]:
 def _ranges(shard: ShardPlan, places: Mapping[str, tuple[int, int]]) -> Iterator[Range]:
     """(source file, offset, position, bytes) of stored tensors, neighbours joined; of the file where it moves whole."""
     if not shard.tensors and shard.source is not None:
-        yield shard.source.resolve(), 0, 0, shard.nbytes
+        whole = shard.source
+        yield whole.resolve() if isinstance(whole, Path) else whole, 0, 0, shard.nbytes
     pending: Range | None = None
     for name, source in shard.tensors.items():
         if not isinstance(source, TensorRef) or not source.nbytes:

@@ -12,10 +12,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from checkpoint.errors import Problem, Refused
+from checkpoint.errors import CkptError, Problem, Refused
 from checkpoint.folder import CONFIG, INDEX
+from checkpoint.interrupts import undisturbed
+from checkpoint.journal import Journal
 from checkpoint.linking import copy_identity, keep
-from checkpoint.recovery import Undo, clear_leftovers, discard, locked, staging_path, sync_folder, sync_tree
+from checkpoint.locking import locked
+from checkpoint.recovery import (
+    Undo,
+    clear_leftovers,
+    discard,
+    discard_undone,
+    journal_path,
+    spool_path,
+    staging_path,
+    sync_tree,
+)
+from checkpoint.wholefile import sync_folder
+
+GO_ON = "the same command goes on from there, another one removes it"
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
@@ -23,25 +38,35 @@ _CANNOT_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EBUSY, errno.EXDEV, errno.
 
 
 @contextmanager
-def staging_folder(target: Path) -> Iterator[Path]:
-    """A new hidden sibling of `target`, for the only run that writes it; at the end all that stands beside is removed.
+def staging_folder(target: Path, plan: str) -> Iterator[tuple[Path, Journal]]:
+    """A hidden sibling of `target`, for the only run that writes it; at the end all that stands beside is removed.
 
-    Raises Refused where another run is writing the same target.
+    It is new, or holds the shards that its journal says an earlier run of the same `plan` (a fingerprint) finished.
+    Where a run is interrupted, or the Hub fails, they are kept for the next one. Raises Refused where another run is
+    writing the same target.
     """
     missing = [folder for folder in target.parents if not folder.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            sync_folder(folder.parent)
         with locked(target):
-            clear_leftovers(target)
+            journal = Journal(journal_path(target), staging_path(target), plan)
+            clear_leftovers(target, journal.finished)
             try:
-                staging_path(target).mkdir()
-                yield staging_path(target)
-            except BaseException:
-                discard(target)
+                staging_path(target).mkdir(exist_ok=bool(journal.finished))
+                journal.start()
+                yield staging_path(target), journal
+            except BaseException as error:
+                with undisturbed():
+                    if _may_go_on(error) and (journal.is_kept or spool_path(target).exists()):
+                        error.add_note(f"what was done is kept in {staging_path(target)}: {GO_ON}")
+                        discard_undone(target)
+                    else:
+                        discard(target)
                 raise
-            for _ in range(2):
-                with suppress(KeyboardInterrupt):  # the target stands: it is too late to stop anything
-                    discard(target)
+            with undisturbed(), suppress(KeyboardInterrupt):  # the target stands: it is too late to stop anything
+                discard(target)
     except BaseException:
         for folder in missing:
             with suppress(OSError):
@@ -49,12 +74,19 @@ def staging_folder(target: Path) -> Iterator[Path]:
         raise
 
 
+def _may_go_on(error: BaseException) -> bool:
+    """Is it likely that the same command comes to its end later?"""
+    if isinstance(error, CkptError):
+        return all(problem.code.startswith("hub-") for problem in error.problems)
+    return isinstance(error, KeyboardInterrupt)
+
+
 def publish_new(staged: Path, target: Path) -> None:
     """`staged` becomes `target`, which must not exist or be an empty folder. A failure leaves `target` as it was."""
-    sync_tree(staged)
     existed = target.is_dir()
     if existed:
         copy_identity(target, staged)
+    sync_tree(staged)
     inode = staged.stat().st_ino
     try:
         os.rename(staged, target)
@@ -73,9 +105,9 @@ def publish_over(staged: Path, target: Path) -> None:
 
     A failure leaves `target` as it was.
     """
-    sync_tree(staged)
     copy_identity(target, staged)
     os.utime(staged)
+    sync_tree(staged)
     inode = staged.stat().st_ino
     try:
         if _try_exchange(staged, target):
@@ -116,6 +148,7 @@ def replace_files(staged: Path, target: Path) -> None:
         for name in unwanted:
             (target / name).unlink()
         sync_tree(target)
+        journal_path(target).unlink(missing_ok=True)  # what it says is finished was moved: no run can go on from it
         undo.end()
     except BaseException:
         undo.run()

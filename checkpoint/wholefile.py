@@ -2,37 +2,95 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
+import stat
 from contextlib import suppress
 from pathlib import Path
 
-from checkpoint.errors import Problem, WriteFailed
+from checkpoint.errors import Problem, Refused, WriteFailed, naming
+from checkpoint.locking import held, is_at, opened
+
+PART = ".ckpt-part"
+"""How the name of a file ends that is being written, and that a kill leaves: nothing is lost with it."""
+
+_CANNOT_SYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+def read_whole(path: Path, most: int) -> bytes:
+    """All bytes of the regular file `path`, at most `most`.
+
+    Raises OSError, also where it is larger or none: a pipe would have us wait for a writer, a device for ever.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        content = file.read(min(status.st_size, most) + 1)
+        if len(content) > status.st_size:  # it grew, or is of those that have no size, as in /proc
+            content += file.read(max(most + 1 - len(content), 0))
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"over {most:,} bytes", str(path))
+    return content
 
 
 def write_whole(content: bytes, path: Path, code: str) -> None:
-    """Put `content` in place of `path` in one step, with the mode that any new file has.
+    """Put `content` in place of `path` in one step, with the mode that any new file has; it is on the disk then.
 
-    Raises WriteFailed, its problem called `code`.
+    Raises WriteFailed, its problem called `code`; Refused where another run is writing the same file.
     """
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        part, handle = path.with_name(f".{path.name}{PART}"), -1
         try:
-            with os.fdopen(handle, "wb") as file:
+            handle = _begun(part)
+            with os.fdopen(handle, "wb", closefd=False) as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, path)
+            os.fsync(handle)
+            os.replace(part, path)
+            sync_folder(path.parent)
         except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
+            if handle >= 0 and is_at(part, handle):
+                with suppress(OSError):
+                    part.unlink()
             raise
+        finally:
+            if handle >= 0:
+                os.close(handle)
     except OSError as error:
         raise WriteFailed(Problem(code, error.strerror or str(error), str(path))) from error
 
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+def is_part(name: str) -> bool:
+    """Is it the name of a file that a killed run did not come to put in its place?"""
+    return name.startswith(".") and name.endswith(PART)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in `folder` to the disk, where its file system knows such a thing."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with naming(folder):
+            os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+    finally:
+        os.close(handle)
+
+
+def _begun(part: Path) -> int:
+    """The new file `part`, open and locked: what a killed run left under this name gives way, what lives does not."""
+    while True:
+        handle, made = opened(part, 0o666)
+        if held(handle) is False:
+            os.close(handle)
+            written = part.with_name(part.name[1 : -len(PART)])
+            raise Refused(
+                Problem("target-busy", "another run is writing it", str(written), remedy="Wait for it to end")
+            )
+        if is_at(part, handle):
+            if made:
+                return handle
+            part.unlink()
+        os.close(handle)

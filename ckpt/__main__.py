@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import signal
 import sys
 from importlib import import_module
@@ -15,7 +16,7 @@ from typing import Any
 
 import click
 
-from checkpoint.errors import CkptError
+from checkpoint.errors import CkptError, escape
 
 COMMANDS: dict[str, str] = {
     "inspect": "What a checkpoint holds: modules, dtypes, schemes, bytes.",
@@ -31,6 +32,10 @@ COMMANDS: dict[str, str] = {
     "ignore": "Show, edit or derive the config's ignore list.",
     "restore-files": "Put upstream's side files and config.json back.",
     "fixup": "Mend what an exporter leaves undone, in one pass.",
+    "manifest": "What a folder was made of, and whether it is still what was written.",
+    "card": "Write or refresh the model card: what is stored, why, and what reads it.",
+    "upload": "Send a checkpoint that verifies to the Hub, in one commit.",
+    "hook": "Let git push no checkpoint that does not verify.",
 }
 """Every command and its one line; a command's own module is imported only when it is called."""
 
@@ -76,6 +81,8 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # its warnings show addresses that are signed for one reader
     gc.set_threshold(100_000, 20, 20)  # a checkpoint is a million small objects, none of them garbage
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -85,8 +92,9 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as stopped:
         print("\nckpt: interrupted; source and target are as they were", file=sys.stderr)
+        _show_notes(stopped)
         code = 130
     except CkptError as error:
         _show(error)
@@ -108,6 +116,15 @@ def _show(error: CkptError) -> None:
     print(f"ckpt: {error.headline}", file=sys.stderr)
     for problem in error.problems:
         print(f"  - {problem}", file=sys.stderr)
+    _show_notes(error)
+
+
+def _show_notes(error: BaseException | None) -> None:
+    """What else there is to know, as where a run that was cut off left its work."""
+    while error is not None:
+        for note in getattr(error, "__notes__", ()):
+            print(f"ckpt: {escape(note)}", file=sys.stderr)
+        error = error.__cause__
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

@@ -119,7 +119,9 @@ def _target_head(draft: Draft) -> Draft:
     if config is None or not isinstance(groups, dict):
         return draft.refusing([Problem("not-quantized", "no config groups")])
     edited = {name: _retargeted(group) for name, group in groups.items()}
-    return with_quantization(draft, {**config, "config_groups": edited}).noting("target-head", HEAD_TARGET)
+    return with_quantization(draft, {**config, "config_groups": edited}).noting(
+        "target-head", HEAD_TARGET, {"target": HEAD_TARGET}
+    )
 
 
 def _retargeted(group: object) -> object:

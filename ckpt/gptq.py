@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checkpoint import Checkpoint, CkptError, Draft, Refused, apply_plan, escape, open_checkpoint, plan_for, survey
-from ckpt.options import FOLDER, examples, output_from, output_options
+from checkpoint import Checkpoint, CkptError, Draft, Place, Refused, apply_plan, escape, open_checkpoint, plan_for, survey
+from checkpoint.manifest import Provenance
+from ckpt.commandline import typed
+from ckpt.options import FOLDER, PLACE, examples, output_from, output_options
 from ckpt.output import Output
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class Run:
 
 @click.command("gptq", epilog=EXAMPLES)
 @click.argument("recipe")
-@click.argument("src", type=FOLDER, required=False)
+@click.argument("src", type=PLACE, required=False)
 @click.option("--out", type=FOLDER, help="Folder to create.")
 @click.option("--work", type=FOLDER, help="Folder for the raw export until the end succeeds (default: OUT.gptq).")
 @click.option("--python", type=FILE, help="Python that has llm-compressor (default: the one that runs this).")
@@ -58,7 +60,7 @@ class Run:
 @click.option("--allow-rtn-fallbacks", is_flag=True, help="Accept modules that were rounded to nearest.")
 @click.option("--keep-work", is_flag=True, help="Keep the working folder.")
 @output_options
-def command(recipe: str, src: Path | None, out: Path | None, work: Path | None, **options: Any) -> None:
+def command(recipe: str, src: Place | None, out: Path | None, work: Path | None, **options: Any) -> None:
     """Make the calibrated build that RECIPE describes from the BF16 base SRC.
 
     llm-compressor runs GPTQ in a process of its own; its export is then mended in one write and verified in full. What
@@ -81,7 +83,7 @@ def command(recipe: str, src: Path | None, out: Path | None, work: Path | None, 
         _show(run)
 
 
-def _run(recipe: str, src: Path | None, comparing: bool, options: dict[str, Any]) -> Run:
+def _run(recipe: str, src: Place | None, comparing: bool, options: dict[str, Any]) -> Run:
     from surgery import load_recipe
     from surgery.gptq import handover
 
@@ -131,8 +133,9 @@ def _carry_out(run: Run, out: Path, work: Path) -> None:
 
     with _kept(run, out, work):
         export, result = _calibrated(run, work)
-        draft = _mended(run, export)
-        written = apply_plan(plan_for(draft, out), out)
+        draft = _mended(run, export, result)
+        provenance = Provenance(typed(), run.build.recipe.record)
+        written = apply_plan(plan_for(draft, out), out, provenance=provenance)
     for step in draft.steps:
         run.output.line(f"{step.operation}: {step.summary}")
     try:
@@ -188,11 +191,12 @@ def _calibrated(run: Run, work: Path) -> tuple[Checkpoint, Mapping[str, Any]]:
     return export, result
 
 
-def _mended(run: Run, export: Checkpoint) -> Draft:
+def _mended(run: Run, export: Checkpoint, result: Mapping[str, Any]) -> Draft:
     from ckpt.comparing import compared
-    from surgery.gptq import mended
+    from surgery.gptq import mended, noted
 
-    return mended(run.build, export, compared(export, run.build.base, run.output))
+    differences = compared(export, run.build.base, run.output)
+    return mended(run.build, noted(run.build, export, result), differences)
 
 
 def _verified(run: Run, out: Path, export: Checkpoint) -> Report:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ckpt.options import FOLDER, examples, source_argument, writing_from, writing_options
+from ckpt.options import PLACE, examples, source_argument, writing_from, writing_options
 from ckpt.writing import carry_out
 
 EXAMPLES = examples(
@@ -18,7 +18,7 @@ EXAMPLES = examples(
 
 @click.command("graft", epilog=EXAMPLES)
 @source_argument
-@click.option("--from", "donor", type=FOLDER, required=True, help="The checkpoint to take from.")
+@click.option("--from", "donor", type=PLACE, required=True, help="The checkpoint to take from.")
 @click.option("--tensors", multiple=True, required=True, help="Tensor name or re:PATTERN. May be repeated.")
 @click.option("--max-tensors", type=click.IntRange(1), default=1_000, show_default=True, help="Refuse to take more.")
 @click.option(

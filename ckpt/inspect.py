@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import click
 
+from checkpoint import Place, Root
 from ckpt.options import examples, output_from, output_options, source_argument
 from ckpt.output import Output, table
 from ckpt.text import plural, size
@@ -20,7 +20,7 @@ EXAMPLES = examples("ckpt inspect EXPORT", "ckpt inspect EXPORT --modules", "ckp
 @source_argument
 @click.option("--modules", is_flag=True, help="List the modules, folded, rather than their sums by kind.")
 @output_options
-def command(src: Path, modules: bool, **options: Any) -> None:
+def command(src: Place, modules: bool, **options: Any) -> None:
     """What is in SRC: kinds of modules, dtypes, schemes and bytes, config groups, ignore list, side files.
 
     Reads headers and config only. --json prints the layout document.
@@ -32,7 +32,7 @@ def command(src: Path, modules: bool, **options: Any) -> None:
     checkpoint = open_checkpoint(src)
     document = layout(checkpoint)
     output.result(document)
-    _show_head(src, document, output)
+    _show_head(checkpoint.root, document, output)
     rows = _module_rows(document["modules"]) if modules else _kind_rows(document["modules"].values())
     for line in table(rows, right=frozenset({2, 3, 4})):
         output.line(line)
@@ -41,10 +41,10 @@ def command(src: Path, modules: bool, **options: Any) -> None:
         output.hint(f"note: {problem}")
 
 
-def _show_head(src: Path, document: Mapping[str, Any], output: Output) -> None:
+def _show_head(root: Root, document: Mapping[str, Any], output: Output) -> None:
     totals = document["totals"]
     family = document["family"] or "unknown family"
-    output.line(f"{src}: {document['model_type'] or 'no model_type'} ({family}){', tied' if document['tied'] else ''}")
+    output.line(f"{root}: {document['model_type'] or 'no model_type'} ({family}){', tied' if document['tied'] else ''}")
     output.line(
         f"{plural(totals['tensors'], 'tensor')} in {plural(totals['shards'], 'shard')}, {size(totals['bytes'])}; "
         f"{totals['packed_modules']:,} of {plural(totals['modules'], 'module')} packed"

@@ -10,13 +10,27 @@ from typing import Any, TypeVar
 
 import click
 
-from checkpoint import default_memory, default_workers
+from checkpoint import Address, Place, UnreadableCheckpoint, default_memory, default_workers
+from checkpoint.places import SCHEME
 from ckpt.output import Output
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
+
+def place(value: str) -> Place:
+    """The type of an argument that is a folder, or an address on the Hub."""
+    if value.startswith(SCHEME):
+        try:
+            return Address.parse(value)
+        except UnreadableCheckpoint as error:
+            raise click.BadParameter(str(error)) from error
+    folder: Path = FOLDER.convert(value, None, None)
+    return folder
+
+
+PLACE: Callable[[str], Place] = place
 
 @dataclass(frozen=True)
 class Writing:
@@ -30,15 +44,16 @@ class Writing:
     memory: int = field(default_factory=default_memory)
     hashing: bool = True
     device: str = "cpu"
+    cache: int = 0
 
 
 def source_argument(command: F) -> F:
-    return click.argument("src", type=FOLDER)(command)
+    return click.argument("src", type=PLACE)(command)
 
 
 def base_option(*, required: bool) -> Callable[[F], F]:
-    text = "The unquantized original that SRC descends from."
-    return click.option("--base", type=FOLDER, required=required, help=text)
+    text = "The unquantized original that SRC descends from: a folder, or hf://owner/name[@revision]."
+    return click.option("--base", type=PLACE, required=required, help=text)
 
 
 def any_lineage_option(command: F) -> F:
@@ -64,6 +79,11 @@ def writing_options(command: F) -> F:
         click.option(
             "--memory", callback=_bytes, help="Budget of buffers, as 512M or 2G (default: RAM / 4, at most 1G)."
         ),
+        click.option(
+            "--cache-bytes",
+            callback=_bytes,
+            help="Disk for whole shards of hf:// sources, as 20G; their hashes are checked (default: read by range).",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -86,7 +106,8 @@ def writing_from(options: dict[str, Any]) -> Writing:
         raise click.UsageError("give --out DIR for a new folder, --in-place, or --dry-run for the plan alone")
     workers, memory = options.pop("workers") or default_workers(), options.pop("memory") or default_memory()
     hashing, device = not options.pop("no_hash"), options.pop("device", "cpu")
-    return Writing(out, dry_run, not options.pop("no_verify"), output, workers, memory, hashing, device)
+    cache = options.pop("cache_bytes") or 0
+    return Writing(out, dry_run, not options.pop("no_verify"), output, workers, memory, hashing, device, cache)
 
 
 def _device(context: click.Context, parameter: click.Parameter, value: str) -> str:

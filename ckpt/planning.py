@@ -94,6 +94,8 @@ def _show_names(output: Output, verb: str, names: tuple[str, ...]) -> None:
 def _side_changes(plan: Plan) -> Iterator[str]:
     """Side files that are not simply carried along."""
     before, after = plan.draft.origin.side_files, plan.draft.side_files
+    if after is before:
+        return
     for name, path in after.items():
         if name not in before:
             yield f"{name}: added from {path.parent}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from ckpt.options import FOLDER, device_option, examples, require_torch, writing_from, writing_options
+from checkpoint import Place
+from ckpt.options import PLACE, device_option, examples, require_torch, writing_from, writing_options
 from ckpt.writing import carry_out
 
 EXAMPLES = examples(
@@ -19,10 +19,10 @@ EXAMPLES = examples(
 
 @click.command("run", epilog=EXAMPLES)
 @click.argument("recipe")
-@click.argument("src", type=FOLDER, required=False)
+@click.argument("src", type=PLACE, required=False)
 @device_option
 @writing_options
-def command(recipe: str, src: Path | None, **options: Any) -> None:
+def command(recipe: str, src: Place | None, **options: Any) -> None:
     """Make the build that RECIPE describes from the base SRC, in one write, and verify it against the recipe's profile.
 
     RECIPE is a file, or the name of one that comes with the package. A recipe with calibration is for `ckpt gptq`.
@@ -39,4 +39,5 @@ def command(recipe: str, src: Path | None, **options: Any) -> None:
     if base is None:
         raise click.UsageError(f"{found.name} names no base; give one behind it")
     origin = open_checkpoint(base)
-    carry_out(build(Draft.of(origin), found), writing, base=origin, profile=found.profile)
+    draft = build(Draft.of(origin), found)
+    carry_out(draft, writing, base=origin, profile=found.profile, recipe=found.record)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckpt.options import FOLDER, base_option, examples
+from ckpt.options import FOLDER, PLACE, base_option, examples
 from ckpt.showing import Showing, print_explanation, show, watched
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ EXAMPLES = examples(
 
 
 @click.command("verify", epilog=EXAMPLES)
-@click.argument("src", type=FOLDER, required=False)
+@click.argument("src", type=PLACE, required=False)
 @base_option(required=False)
 @click.option("--schema", help="A profile's name, or a JSON Schema file for the layout document.")
 @click.option("--engine", "engines", multiple=True, metavar="NAME[@VERSION]", help="Judge for this engine; repeatable.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from checkpoint import (
     plan_for,
     survey,
 )
+from checkpoint.manifest import Provenance
+from ckpt.commandline import typed
 from ckpt.options import Writing
 from ckpt.planning import document, show_plan
 from ckpt.text import plural, size
@@ -29,9 +32,16 @@ if TYPE_CHECKING:
     from verify.registry import Level
 
 
-def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None, profile: str | None = None) -> None:
+def carry_out(
+    draft: Draft,
+    writing: Writing,
+    *,
+    base: Checkpoint | None = None,
+    profile: str | None = None,
+    recipe: Mapping[str, Any] | None = None,
+) -> None:
     """Plan `draft` and show the plan, or write it, verify what was written and say so. Exits with 1 where the result
-    has an error that its source had not. `profile` is what its layout must satisfy."""
+    has an error that its source had not. `profile` is what its layout must satisfy, `recipe` is for the manifest."""
     if writing.device != "cpu":
         from surgery import packed_by, packer_for
 
@@ -48,7 +58,7 @@ def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None,
         return
     written: list[Path] = []
     try:
-        verdict = _written_and_judged(plan, writing, base, profile, written)
+        verdict = _written_and_judged(plan, writing, base, profile, Provenance(typed(), recipe), written)
     except KeyboardInterrupt:
         if written or (writing.target and writing.target.exists()):  # it did not exist before
             whole = escape(str(written[0] if written else writing.target))
@@ -60,7 +70,12 @@ def carry_out(draft: Draft, writing: Writing, *, base: Checkpoint | None = None,
 
 
 def _written_and_judged(
-    plan: Plan, writing: Writing, base: Checkpoint | None, profile: str | None, written: list[Path]
+    plan: Plan,
+    writing: Writing,
+    base: Checkpoint | None,
+    profile: str | None,
+    provenance: Provenance,
+    written: list[Path],
 ) -> dict[str, Any]:
     """Write, tell, verify; the verdict. `written` takes the folder as soon as it is whole."""
     started = time.monotonic()
@@ -71,7 +86,9 @@ def _written_and_judged(
             workers=writing.workers,
             memory=writing.memory,
             hashing=writing.hashing,
+            cache=writing.cache,
             progress=advance,
+            provenance=provenance,
         )
         written.append(result.root)
     seconds = time.monotonic() - started
@@ -101,12 +118,13 @@ def _in_the_weights(draft: Draft, writing: Writing) -> list[Problem]:
 def _verify(
     plan: Plan, written: Path, base: Checkpoint | None, profile: str | None, writing: Writing
 ) -> dict[str, Any]:
-    """Judge what was written: headers, config, and against a base a sample of the contents, if any are new. Errors that
-    the source had too are told, not counted as new."""
+    """Judge what was written: headers, config, and against a base a sample of the contents, if any are new; not where
+    it would have to be downloaded for that. Errors that the source had too are told, not counted as new."""
     from verify import verify
 
     origin = plan.draft.origin
-    level: Level = "sample" if base and plan.bytes_written else "headers"
+    here = base is not None and isinstance(base.root, Path) and isinstance(origin.root, Path)
+    level: Level = "sample" if here and plan.bytes_written else "headers"
     report = verify(survey(written, known=origin), base=base, schema=profile, level=level)
     errors = [finding for finding in report.findings if finding.severity == "error"]
     known = {(f.rule, f.place) for f in verify(origin, base=base, level=level).findings} if errors else set()

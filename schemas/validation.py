@@ -45,14 +45,17 @@ class SchemaFault:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
-def validate(document: Any, schema: str | Mapping[str, Any]) -> list[SchemaFault]:
+def validate(
+    document: Any, schema: str | Mapping[str, Any], *, keywords: Mapping[str, Any] | None = None
+) -> list[SchemaFault]:
     """Every fault of `document` under a schema given by name or as itself, ordered by place; empty if it conforms.
 
-    Raises BadSchema if the schema is invalid, KeyError if there is none of that name.
+    `keywords` take the place of jsonschema's own. What a stranger wrote is for `schemas.apart`: nothing limits the time
+    here. Raises BadSchema if the schema is invalid, KeyError if there is none of that name.
     """
     from referencing.exceptions import Unresolvable
 
-    validator = _by_name(schema) if isinstance(schema, str) else _validator(schema)
+    validator = _by_name(schema) if isinstance(schema, str) else _validator(schema, keywords)
     try:
         errors = sorted(validator.iter_errors(document), key=lambda error: [str(part) for part in error.absolute_path])
     except Unresolvable as error:
@@ -66,15 +69,17 @@ def _by_name(name: str) -> Validator:
     return _validator(load(name))
 
 
-def _validator(schema: Mapping[str, Any]) -> Validator:
+def _validator(schema: Mapping[str, Any], keywords: Mapping[str, Any] | None = None) -> Validator:
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import extend
 
     try:
         Draft202012Validator.check_schema(dict(schema))
     except SchemaError as error:
         raise BadSchema(Problem("schema-invalid", error.message, tensor=readable_path(error.absolute_path))) from error
-    validator: Validator = Draft202012Validator(dict(schema), registry=_registry())
+    kind = extend(Draft202012Validator, keywords) if keywords else Draft202012Validator
+    validator: Validator = kind(dict(schema), registry=_registry())
     return validator
 
 

@@ -9,10 +9,10 @@ from checkpoint import Checkpoint, Problem, TensorRef, split_name
 from checkpoint.draft import Draft
 from checkpoint.families import find_family
 from checkpoint.files import is_plain_name
-from checkpoint.folder import SHARD_SUFFIX
 from checkpoint.folding import fold
 from checkpoint.modules import PACKED_SUFFIXES
 from checkpoint.patterns import first_match, matches, pattern_problems
+from checkpoint.shelf import SHARD_SUFFIX
 from surgery.ignore import complete_ignore
 from surgery.quantization_config import ignore_list, invalid_entries, unsupported, with_ignore
 from surgery.selection import dense_linears
@@ -57,14 +57,17 @@ def graft(
             found, remedy = f"'{pattern}' matches no tensor", "Give whole tensor names, or re: patterns"
             problems.append(Problem("pattern-unmatched", found, str(source.root), remedy=remedy))
     taken = {name: ref for name, ref in source.tensors.items() if first_match(patterns, name) is not None}
-    problems += (bound or Bound()).problems(taken.values())
+    bound = bound or Bound()
+    problems += bound.problems(taken.values())
     problems += shape_problems(draft, taken)
     problems += twofold_problems(draft, taken)
     if problems:
         return draft.refusing(problems)
     grafted = ignoring_new(place(draft, taken, shard or GRAFT_SHARD), draft)
     total = sum(ref.nbytes for ref in taken.values())
-    return grafted.noting("graft", f"{len(taken):,} tensors, {total:,} bytes, from {source.root}")
+    parameters = {"tensors": list(patterns), "max_tensors": bound.tensors, "max_bytes": bound.nbytes}
+    summary = f"{len(taken):,} tensors, {total:,} bytes, from {source.root}"
+    return grafted.noting("graft", summary, parameters, sources={"from": source})
 
 
 def place(draft: Draft, taken: Mapping[str, TensorRef], shard: str) -> Draft:

@@ -40,9 +40,9 @@ def graft_mtp(draft: Draft, base: Checkpoint) -> Draft:
     if current(draft) is not None:
         grafted = _with_mtp_ignored(grafted, mtp)
     total = sum(ref.nbytes for ref in head.values())
-    return grafted.noting(
-        "graft-mtp", f"{len(head)} tensors, {total:,} bytes, from {base.root}; {len(dropped)} dropped"
-    )
+    summary = f"{len(head)} tensors, {total:,} bytes, from {base.root}; {len(dropped)} dropped"
+    parameters = {"prefix": mtp.prefix, "taken": len(head), "dropped": len(dropped)}
+    return grafted.noting("graft-mtp", summary, parameters, sources={"base": base})
 
 
 def _base_problems(base: Checkpoint, head: Mapping[str, TensorRef], mtp: MtpInfo) -> Iterator[Problem]:

@@ -69,7 +69,8 @@ def _edited(draft: Draft, entries: Sequence[str], before: Sequence[str] | None =
         return draft.refusing(problems)
     old = ignore_list(draft)
     gone, new = [e for e in old if e not in entries], [e for e in dict.fromkeys(entries) if e not in old]
-    return with_ignore(draft, entries).noting("ignore", f"{len(new)} entries added, {len(gone)} removed")
+    summary = f"{len(new)} entries added, {len(gone)} removed"
+    return with_ignore(draft, entries).noting("ignore", summary, {"added": new, "removed": gone})
 
 
 def _contradictions(draft: Draft, entries: Iterable[str]) -> _Contradictions:

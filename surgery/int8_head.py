@@ -45,7 +45,10 @@ def int8_head(
         draft = place(draft, {_WEIGHT: source}, HEAD_SHARD)
     result = without_cover(draft.replaced({_WEIGHT: outputs}), [HEAD])
     result = with_group(result, Group((HEAD_TARGET,), scheme))
-    return result.noting("int8-head", f"{HEAD} {list(source.shape)} to {scheme}, {maths} maths")
+    taken = {"base": base} if base is not None and base.tensors.get(_WEIGHT) is source else {}
+    parameters = {**scheme.parameters, "maths": maths}
+    summary = f"{HEAD} {list(source.shape)} to {scheme}, {maths} maths"
+    return result.noting("int8-head", summary, parameters, sources=taken)
 
 
 def _dense_head(draft: Draft, base: Checkpoint | None) -> TensorRef | None:

@@ -11,7 +11,7 @@ from checkpoint.folding import fold
 from surgery.mtp import mtp_of
 
 _SAMPLES = 24
-_SAMPLE_BYTES = 65_536
+_SAMPLE_BYTES = 8 * 1024
 
 _FREE = frozenset(
     {

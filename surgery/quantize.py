@@ -46,7 +46,8 @@ def quantize(draft: Draft, groups: Sequence[Group], *, ignore: Sequence[str] = (
     packed = draft.replaced(_replacements(pool, chosen, family, maths))
     packed = with_quantization(packed, new_config(groups, complete_ignore(packed, ())))
     schemes = ", ".join(dict.fromkeys(str(group.scheme) for _, group in chosen.values()))
-    return packed.noting("quantize", f"{len(chosen):,} modules to {schemes}, {maths} maths")
+    parameters = {"groups": [group.parameters for group in groups], "ignore": list(ignore), "maths": maths}
+    return packed.noting("quantize", f"{len(chosen):,} modules to {schemes}, {maths} maths", parameters)
 
 
 def _request_problems(draft: Draft, groups: Sequence[Group], ignore: Sequence[str]) -> Iterator[Problem]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from checkpoint import Problem, UnreadableCheckpoint
+from checkpoint import Address, Place, Problem, UnreadableCheckpoint
 from checkpoint.draft import Draft
+from checkpoint.wholefile import read_whole
+from checkpoint.places import SCHEME
 from surgery.int8_head import int8_head
 from surgery.quantize import quantize
 from surgery.scheme import Group, Maths, Scheme
@@ -39,18 +41,24 @@ class Head:
 class Recipe:
     """One build. It has either `quantize`, or `gptq` and `calibration`, which are what their schemas describe.
 
-    `folder` is where paths in it start.
+    `folder` is where paths in it start; `document` is all of it, as it was written.
     """
 
     name: str
     title: str
     folder: Path
-    base: Path | None
+    base: Place | None
     profile: str | None
     quantize: Packing | None
     gptq: Mapping[str, Any] | None
     calibration: Mapping[str, Any] | None
     head: Head | None
+    document: Mapping[str, Any]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The recipe for a manifest: its name and what it says, files in it by their last component."""
+        return {"name": self.name, "says": _placeless(dict(self.document))}
 
 
 def recipe_names() -> tuple[str, ...]:
@@ -64,9 +72,7 @@ def load_recipe(recipe: str | Path) -> Recipe:
     known = str(recipe) in recipe_names()
     path = Path(str(files("recipes") / f"{recipe}.yaml")) if known else Path(recipe)
     try:
-        if path.stat().st_size > MAX_RECIPE:
-            raise UnreadableCheckpoint(Problem("recipe-invalid", f"over {MAX_RECIPE:,} bytes", str(path)))
-        text = path.read_text(encoding="utf-8")
+        text = read_whole(path, MAX_RECIPE).decode()
     except (OSError, UnicodeDecodeError) as error:
         found = error.strerror or str(error) if isinstance(error, OSError) else "is not UTF-8"
         expected = f"a recipe file, or one of {', '.join(recipe_names())}"
@@ -92,8 +98,8 @@ def packed_groups(entries: list[dict[str, Any]]) -> tuple[Group, ...]:
 
 
 def _document(text: str, file: str) -> dict[str, Any]:
+    from checkpoint.plain_yaml import NotPlain, parse
     from schemas import validate
-    from surgery.plain_yaml import NotPlain, parse
 
     try:
         document = parse(text)
@@ -115,14 +121,30 @@ def _recipe(document: dict[str, Any], path: Path) -> Recipe:
         name=path.stem,
         title=document["title"],
         folder=path.parent,
-        base=path.parent / document["base"] if "base" in document else None,
+        base=_base(document["base"], path.parent) if "base" in document else None,
         profile=document.get("profile"),
         quantize=packing
         and Packing(packed_groups(packing["groups"]), tuple(packing.get("ignore", ())), packing.get("maths", "fp32")),
         gptq=document.get("gptq"),
         calibration=document.get("calibration"),
         head=None if head is None else Head(Scheme(8, _size(head.get("group_size", 128))), head.get("maths", "fp32")),
+        document=document,
     )
+
+
+def _base(text: str, folder: Path) -> Place:
+    """An address on the Hub, or a folder, from the recipe's own on. Raises UnreadableCheckpoint."""
+    return Address.parse(text) if text.startswith(SCHEME) else folder / text
+
+
+def _placeless(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _placeless(one, name) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_placeless(one) for one in value]
+    if key in ("base", "file") and isinstance(value, str) and not value.startswith(SCHEME):
+        return PurePath(value).name
+    return value
 
 
 def _size(value: int | str) -> int | None:

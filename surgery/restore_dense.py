@@ -35,9 +35,11 @@ def restore_dense(
     problems += twofold_problems(draft, restored)
     if problems or not restored:
         return draft.refusing(problems)
-    reasons = "; ".join(f"{count} {detail}" for detail, count in Counter(back.values()).items())
+    counted = Counter(back.values())
+    reasons = "; ".join(f"{count} {detail}" for detail, count in counted.items())
     result = ignoring_new(place(draft, restored, RESTORED_SHARD), draft)
-    return result.noting("restore-dense", f"{len(restored)} tensors: {reasons}")
+    parameters = {"restore": list(named), "reasons": dict(counted)}
+    return result.noting("restore-dense", f"{len(restored)} tensors: {reasons}", parameters, sources={"base": base})
 
 
 def keep_dense(differences: Sequence[Difference], kept: Sequence[str]) -> list[Difference]:

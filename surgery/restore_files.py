@@ -34,14 +34,16 @@ def restore_files(draft: Draft, base: Checkpoint) -> Draft:
     problems = [*_base_problems(base), *_misplaced(draft)]
     if problems or base.config_document is None:
         return draft.refusing(problems)
-    taken = {name: path for name, path in base.side_files.items() if _is_taken(name, draft)}
+    taken = {name: base.side_files[name] for name in base.side_files if _is_taken(name, draft)}
     extra = [name for name in draft.side_files if _matches(name, LOADED) and name not in base.side_files]
-    kept = {name: path for name, path in draft.side_files.items() if name not in extra}
+    kept = {name: draft.side_files[name] for name in draft.side_files if name not in extra}
     quantization, config = current(draft), base.config_document
     if quantization is not None:
         config = config.with_value({**config.value, KEY: tidied(quantization)})
     summary = f"{len(taken)} files from {base.root}" + (f"; removed {', '.join(extra)}" if extra else "")
-    return replace(draft, side_files={**kept, **taken}, config=config).noting("restore-files", summary)
+    restored = replace(draft, side_files={**kept, **taken}, config=config)
+    parameters = {"taken": list(taken), "removed": extra}
+    return restored.noting("restore-files", summary, parameters, sources={"base": base})
 
 
 def _base_problems(base: Checkpoint) -> Iterator[Problem]:

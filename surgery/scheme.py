@@ -36,6 +36,11 @@ class Scheme:
         return f"INT{self.bits} {grouping}" + ("" if self.symmetric else " asymmetric")
 
     @property
+    def parameters(self) -> dict[str, Any]:
+        """The scheme as recipes and manifests spell it."""
+        return {"bits": self.bits, "group_size": self.group_size or "channel", "symmetric": self.symmetric}
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """The `weights` entry of a config group, in the keys that every compressed-tensors release reads.
 
@@ -57,6 +62,11 @@ class Group:
 
     targets: tuple[str, ...]
     scheme: Scheme
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The group as recipes and manifests spell it."""
+        return {"targets": list(self.targets), **self.scheme.parameters}
 
     @property
     def entry(self) -> dict[str, Any]:

@@ -41,6 +41,15 @@ class PackRows:
             outputs["weight_zero_point"] = ("I32", (packed_width(rows, self.scheme.bits), groups))
         return outputs
 
+    @property
+    def terms(self) -> dict[str, str]:
+        """How it is packed, for the manifest."""
+        return {"scheme": str(self.scheme), "maths": self.maths}
+
+    @property
+    def identity(self) -> str:
+        return f"{self.source.dtype} {self.source.shape} {self.scheme} {self.maths}"
+
     @cached_property
     def known(self) -> dict[str, bytes]:
         return {"weight_shape": struct.pack("<2q", *self.source.shape)}

@@ -69,6 +69,8 @@ def each_failure(attempt: Callable[[], object]) -> Iterator[tuple[str, BaseExcep
 def _with_failure(
     attempt: Callable[[], object], name: str, number: int, failure: BaseException
 ) -> tuple[BaseException | None, bool]:
+    failure = type(failure)(*failure.args)  # notes that one attempt adds must not be seen on the next
+
     def harm() -> None:
         raise failure
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from hub.fixtures import hub, hub_process, online  # noqa: F401
 
 # Set before transformers is imported: no test reaches the network, and progress bars would hide the reports.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -26,6 +26,7 @@ from checkpoint import (
 )
 from checkpoint.draft import Block
 from checkpoint.files import scratch
+from checkpoint.folder import MANIFEST
 
 SHARDS = tuple(f"model-{number:05d}-of-00003.safetensors" for number in (1, 2, 3))
 
@@ -89,6 +90,10 @@ class Inverted:
         return {"out": (self.source.dtype, self.source.shape), "sum": ("U8", (self.blocks,))}
 
     @property
+    def identity(self) -> str:
+        return f"{type(self).__name__} {self.step}"
+
+    @property
     def known(self) -> Mapping[str, bytes]:
         return {}
 
@@ -143,7 +148,7 @@ def opened(folder: Path) -> tuple[Checkpoint, Draft]:
 
 
 def contents(folder: Path) -> dict[str, object]:
-    """Everything in `folder`: bytes of files, targets of links, None for folders, with modes."""
+    """Everything in `folder` but its manifest: bytes of files, targets of links, None for folders, with modes."""
     found: dict[str, object] = {}
     for path, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -153,11 +158,13 @@ def contents(folder: Path) -> dict[str, object]:
                 found[relative] = (mode, os.readlink(full))
             else:
                 found[relative] = (mode, full.read_bytes() if full.is_file() else None)
+    found.pop(MANIFEST, None)
     return found
 
 
 def inodes(folder: Path) -> dict[str, int]:
-    return {path.relative_to(folder).as_posix(): path.lstat().st_ino for path in sorted(folder.rglob("*"))}
+    paths = (path for path in sorted(folder.rglob("*")) if path.name != MANIFEST)
+    return {path.relative_to(folder).as_posix(): path.lstat().st_ino for path in paths}
 
 
 def tensors_of(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:

@@ -96,7 +96,7 @@ def test_a_source_that_ends_early_is_told_and_leaves_nothing(tmp_path: Path, sou
     refs = open_checkpoint(base).tensors
     draft = Draft.of(open_checkpoint(source))
     os.truncate(base / "model.safetensors", refs["y"].offset + 50)
-    assert refused(draft.added({"y": refs["y"]}, GRAFT), target, WriteFailed) == ["write-failed"]
+    assert refused(draft.added({"y": refs["y"]}, GRAFT), target, UnreadableCheckpoint) == ["truncated"]
     cut = draft.added({"y": Computed(Inverted(refs["y"]), "out")}, GRAFT)
     assert refused(cut, target, UnreadableCheckpoint) == ["truncated"]
 
@@ -135,4 +135,6 @@ def test_the_last_word_of_a_failure_is_its_file_and_reason(
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(WriteFailed) as caught:
         write(draft, target)
-    assert str(caught.value) == f"{target}: No space left on device"
+    problem = caught.value.problems[0]
+    assert (problem.code, problem.file) == ("disk-full", str(target.parent / ".target.ckpt-new" / SHARDS[0]))
+    assert problem.found.startswith("No space left on device; room for ")

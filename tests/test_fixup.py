@@ -70,7 +70,7 @@ def fixup_draft(source: Path, base: Path, *, keep: tuple[str, ...] = (), **optio
 
 
 def side_files(folder: Path) -> dict[str, bytes]:
-    skipped = ("model.safetensors.index.json",)
+    skipped = ("model.safetensors.index.json", "ckpt.manifest.json")
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix != ".safetensors" and p.name not in skipped}
 
 

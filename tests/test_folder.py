@@ -25,7 +25,7 @@ from building import (
 from safetensors import safe_open
 
 from checkpoint import Checkpoint, Files, UnreadableCheckpoint, open_checkpoint, survey
-from checkpoint import folder as folder_module
+from checkpoint import shelf as shelf_module
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 A, B, C, D = (Entries({name: ("I64", (2,), int64s(number, number))}) for number, name in enumerate("abcd"))
@@ -60,7 +60,7 @@ def test_what_is_known_is_not_read_again_and_reads_the_same(tmp_path: Path, monk
         shutil.copy(tmp_path / "m" / name, other / name)
     fresh = survey(other)
     read: list[Path] = []
-    monkeypatch.setattr(folder_module, "read_header", read.append)
+    monkeypatch.setattr(shelf_module, "read_header", read.append)
     assert survey(other, known=known) == fresh
     assert read == []
 

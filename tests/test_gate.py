@@ -9,7 +9,7 @@ from building import LLAMA, dense_llama, edit_json, llama_entries, packed_llama,
 
 import verify as public
 from checkpoint import UnreadableCheckpoint
-from verify import BadWaiver, gate
+from verify import BadWaiver, Waiver, gate
 
 INDEX = "model.safetensors.index.json"
 
@@ -79,5 +79,23 @@ def test_the_gate_reads_headers_unless_told_otherwise(tmp_path: Path) -> None:
     assert "N06" in deep.report.rules
 
 
+def test_the_gate_asks_for_a_layout_where_it_is_given_one(tmp_path: Path) -> None:
+    folder = packed_llama(tmp_path)
+    result = gate(folder, schema="experts-int4-g32")
+    assert {finding.rule for finding in result.blocking} == {"S01"}
+
+
+def test_a_waiver_is_unused_where_its_rule_found_nothing_there(broken: Path) -> None:
+    result = gate(broken, waivers=["I01", "F10", "I01:lm_head.weight", "X05"])
+    assert [str(waiver) for waiver in result.unused] == ["I01:lm_head.weight", "X05"]
+
+
+def test_the_report_of_the_gate_passes_where_the_gate_does(broken: Path) -> None:
+    assert not gate(broken).report.ok()
+    report = gate(broken, waivers=[Waiver("I01", None, "known")]).report
+    assert report.ok()
+    assert report.counts["error"] == 1
+
+
 def test_the_gate_is_public() -> None:
-    assert {"gate", "GateResult", "BadWaiver"} <= set(public.__all__)
+    assert {"gate", "GateResult", "BadWaiver", "Waiver", "load_waivers"} <= set(public.__all__)

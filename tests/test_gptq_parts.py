@@ -14,7 +14,7 @@ import torch
 from building import packed, write_checkpoint
 from gptq_builds import build, dense_llama, write_recipe
 
-from checkpoint import Refused, open_checkpoint
+from checkpoint import Draft, Refused, open_checkpoint
 from schemas import validate
 from surgery.gptq import compared, mended, result_problems, script, statistics
 from surgery.gptq.comparing import compare
@@ -245,7 +245,8 @@ def test_an_export_that_is_packed_otherwise_is_refused(
     change: dict[str, Any], place: str | None, handed: Any, tmp_path: Path
 ) -> None:
     export = open_checkpoint(exported(handed, tmp_path / "export", change))
-    found = [problem.tensor for problem in mended(handed, export, []).problems if problem.code == "export-differs"]
+    problems = mended(handed, Draft.of(export), []).problems
+    found = [problem.tensor for problem in problems if problem.code == "export-differs"]
     assert found == ([place] if place else [])
 
 

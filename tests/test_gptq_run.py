@@ -21,6 +21,7 @@ from gptq_builds import build, write_recipe
 from safetensors.torch import load_file
 
 from checkpoint import open_checkpoint, survey
+from checkpoint.manifest import differences, read_manifest, traced
 from schemas import validate
 from surgery.calibration import read_set
 from verify import verify
@@ -117,6 +118,29 @@ def test_a_build_ends_well(good: Run) -> None:
 def test_the_result_is_sound_by_every_rule_and_its_profile(good: Run) -> None:
     report = verify(survey(good.out), base=good.base, level="full", schema="body-int4-g128")
     assert [str(finding) for finding in report.findings] == []
+
+
+def test_the_manifest_says_what_was_calibrated_and_how(good: Run) -> None:
+    manifest, tensors = read_manifest(good.out), open_checkpoint(good.out).tensors
+    assert manifest is not None
+    assert manifest.document["operations"][0]["operation"] == "gptq"
+    told, statistics = manifest.document["operations"][0]["parameters"], good.document["gptq"]
+    assert told["settings"] == statistics["settings"]
+    assert told["packages"] == statistics["environment"]["packages"]
+    assert told["calibration"]["sha256"] == statistics["calibration"]["sha256"]
+    assert manifest.run["command"] == ["ckpt", "gptq", good.recipe.name, good.base.name]
+    assert str(good.out.parent) not in manifest.text
+
+    def first(name: str) -> tuple[str, str | None, str]:
+        origin = traced(manifest, tensors[name])[0]
+        return origin.how, origin.operation, origin.place
+
+    layer = "model.language_model.layers.0"
+    assert first(f"{layer}.mlp.experts.3.up_proj.weight_packed") == ("calibrated", "gptq", "export")
+    assert first("lm_head.weight_packed") == ("recomputed", "int8-head", "export")
+    assert first("mtp.fc.weight") == ("kept", "graft-mtp", good.base.name)
+    assert first(f"{layer}.input_layernorm.weight") == ("kept", "restore-dense", good.base.name)
+    assert differences(manifest, good.out).problems == ()
 
 
 def test_the_raw_export_has_the_known_damages_and_no_other(good: Run) -> None:

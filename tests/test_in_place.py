@@ -17,6 +17,7 @@ from drafting import SHARDS, contents, entries, inodes, sample, tensors_of, with
 
 from checkpoint import Draft, Refused, apply_plan, open_checkpoint, plan_for, staging
 from checkpoint.apply import _refuse_mounted
+from checkpoint.folder import MANIFEST
 
 ORIGINAL = dict(entries())
 RENUMBERED = tuple(f"model-{number:05d}-of-00002.safetensors" for number in (1, 2))
@@ -63,7 +64,7 @@ def test_a_draft_that_changes_nothing_keeps_every_inode(way: str, root: Path) ->
     before = {path: path.lstat().st_mtime_ns for path in root.rglob("*")}
     old = inodes(root)
     write(Draft.of(open_checkpoint(root)))
-    assert {path: path.lstat().st_mtime_ns for path in root.rglob("*")} == before
+    assert {path: path.lstat().st_mtime_ns for path in root.rglob("*") if path.name != MANIFEST} == before
     kept = {name for name, inode in inodes(root).items() if inode == old[name]}
     assert {name for name in old if not (root / name).is_dir()} <= kept
 
@@ -154,7 +155,7 @@ def test_links_into_the_hub_cache_stay_where_nothing_changes(way: str, tmp_path:
     before = contents(blobs)
     write(Draft.of(open_checkpoint(snapshot)).without(["t0"]))
     assert contents(blobs) == before
-    assert {path.name for path in snapshot.iterdir() if not path.is_symlink()} == {SHARDS[0], INDEX}
+    assert {path.name for path in snapshot.iterdir() if not path.is_symlink()} == {SHARDS[0], INDEX, MANIFEST}
     assert tensors_of(snapshot) == {n: t for n, t in ORIGINAL.items() if n != "t0"}
 
 
@@ -192,7 +193,7 @@ def test_index_and_config_are_replaced_when_all_shards_are_new_and_removals_come
     monkeypatch.setattr(os, "replace", noted)
     draft = Draft.of(open_checkpoint(root)).without(["t1", "t6", "t7", "t8"]).with_config({})
     write(draft)
-    assert set(replaced[:-2]) == set(RENUMBERED)
+    assert set(replaced[:-2]) == {*RENUMBERED, MANIFEST}
     assert set(replaced[-2:]) == {INDEX, "config.json"}
     assert not (root / SHARDS[2]).exists()
 

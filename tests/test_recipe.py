@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from test_cli import ckpt
 
-from checkpoint import Draft, UnreadableCheckpoint, open_checkpoint
+from checkpoint import Address, Draft, UnreadableCheckpoint, open_checkpoint
+from checkpoint.plain_yaml import NotPlain, parse
 from schemas import names
 from surgery import Group, Scheme, build, load_recipe, recipe_names
-from surgery.plain_yaml import NotPlain, parse
 from verify import verify
 
 WHOLE = """
@@ -137,6 +137,12 @@ def test_run_takes_the_base_that_the_recipe_names(qwen_moe_base: Path, tmp_path:
     text = EXPERTS.format(base=qwen_moe_base, size=32)
     run = ckpt("run", recipe(tmp_path, text), "--dry-run")
     assert run.returncode == 0, run.stderr
+
+
+def test_a_recipe_may_name_a_base_on_the_hub(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(WHOLE.replace("../base", "hf://owner/name@v1"))
+    assert load_recipe(path).base == Address("owner/name", "v1")
 
 
 def test_run_without_a_base_says_so(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def restored(export: Path, base: Path, out: Path) -> Path:
 
 
 def side_files(folder: Path) -> set[str]:
-    known = ("model.safetensors.index.json", "config.json")
+    known = ("model.safetensors.index.json", "config.json", "ckpt.manifest.json")
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".safetensors")
     return {path.relative_to(folder).as_posix() for path in files} - set(known)
 

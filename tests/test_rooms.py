@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("checkpoint", "surgery", "verify", "schemas", "recipes", "ckpt")
+ROOMS = ("checkpoint", "surgery", "verify", "cards", "schemas", "recipes", "ckpt")
 ALLOWED = {
     "checkpoint": {"checkpoint", "schemas"},
     "schemas": {"schemas", "checkpoint"},
     "recipes": {"recipes"},
     "surgery": {"surgery", "checkpoint", "recipes", "schemas", "verify"},
     "verify": {"verify", "checkpoint", "schemas"},
+    "cards": {"cards", "checkpoint", "verify"},
     "ckpt": set(ROOMS),
 }
 HEAVY = {"torch", "transformers", "compressed_tensors", "llmcompressor", "huggingface_hub"}
@@ -46,6 +47,7 @@ def test_what_judges_shares_no_arithmetic_with_what_wrote() -> None:
         ["inspect", "{replica}"],
         ["layout", "{replica}"],
         ["verify", "{replica}"],
+        ["card", "{replica}", "--dry-run"],
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from checkpoint import Draft, apply_plan, open_checkpoint, plan_for
+from checkpoint.folder import MANIFEST
 
 State = dict[str, torch.Tensor]
 Operation = Callable[[Draft], Draft]
@@ -77,9 +78,9 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below `folder`, by relative name."""
+    """SHA-256 of every file below `folder` but its manifest, by relative name."""
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name != MANIFEST
     }

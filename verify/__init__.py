@@ -6,11 +6,12 @@ they judge by once `load_rules` ran.
 
 from verify.case import Case
 from verify.finding import Finding
-from verify.gate import BadWaiver, GateResult, gate
+from verify.gate import GateResult, gate
 from verify.registry import RULES, Hit, Rule, rule
 from verify.report import Report
 from verify.rules import load_rules
 from verify.run import verify
+from verify.waivers import BadWaiver, Waiver, load_waivers
 
 __all__ = [
     "RULES",
@@ -21,8 +22,10 @@ __all__ = [
     "Hit",
     "Report",
     "Rule",
+    "Waiver",
     "gate",
     "load_rules",
+    "load_waivers",
     "rule",
     "verify",
 ]

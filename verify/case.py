@@ -14,7 +14,6 @@ from checkpoint import (
     UnreadableCheckpoint,
     default_workers,
     group_modules,
-    read_header,
 )
 from checkpoint.families import Family, Spec, SpecError, find_family
 from checkpoint.quantization import quantization_config
@@ -102,7 +101,7 @@ class Case:
         names |= dict.fromkeys(weight_map if isinstance(weight_map, dict) else ())
         for stray in checkpoint.strays:
             try:
-                names |= dict.fromkeys(read_header(checkpoint.root / stray).tensors)
+                names |= dict.fromkeys(checkpoint.stray_header(stray).tensors)
             except UnreadableCheckpoint:
                 continue
         return names

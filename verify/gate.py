@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from checkpoint import Checkpoint, CkptError, Problem
-from verify.case import ENGINES
+from checkpoint import Checkpoint
+from verify.case import ENGINES, Progress, silent
 from verify.finding import Finding
-from verify.registry import RULES, Level
+from verify.registry import Level
 from verify.report import Report
-from verify.rules import load_rules
 from verify.run import verify
-
-_WAIVER = re.compile(r"([A-Z]\d{2})(?::(.+))?", re.DOTALL)
-
-
-class BadWaiver(CkptError):
-    """A waiver that names no rule: a slip of the pen in it must not be taken for consent, nor for none."""
-
-    headline = "a waiver cannot be used"
+from verify.waivers import Waiver, accepted, waivers_for
 
 
 @dataclass(frozen=True)
 class GateResult:
-    """The verdict: `blocking` are the findings that forbid, `waived` those that would, had they not been waived."""
+    """The verdict: `blocking` are the findings that forbid, `waived` those that would, had they not been waived, in
+    the order of `report`, which has the reasons. `unused` are waivers for what was not found."""
 
     report: Report
     blocking: tuple[Finding, ...]
     waived: tuple[Finding, ...]
+    unused: tuple[Waiver, ...] = ()
 
     @property
     def allowed(self) -> bool:
         return not self.blocking
+
+    def lines(self) -> Iterator[str]:
+        """What was let pass and why, and what need not have been, as plain text."""
+        from checkpoint import escape
+        from verify.reports.wording import brief_place, reason
+
+        for finding in self.waived:
+            yield escape(f"waived: {finding.rule} {brief_place(finding)}: {reason(finding, self.report)}")
+        for waiver in self.unused:
+            yield escape(f"a waiver that matches nothing: {waiver}" + (f" ({waiver.reason})" if waiver.reason else ""))
 
 
 def gate(
@@ -43,40 +46,26 @@ def gate(
     *,
     level: Level = "headers",
     base: Checkpoint | Path | str | None = None,
+    schema: str | Mapping[str, Any] | None = None,
     engines: Sequence[str] = ENGINES,
     strict: bool = False,
-    waivers: Iterable[str] = (),
+    waivers: Iterable[str | Waiver] = (),
+    progress: Progress = silent,
 ) -> GateResult:
     """Judge `path` and say whether it may pass: no error, with `strict` no warning either.
 
-    A waiver is a rule's id, `X05`, or an id and a pattern that the place must match whole, `X04:tokenizer_*.json`.
-    What cannot be read at all raises UnreadableCheckpoint, so that it does not pass; a waiver for no rule, BadWaiver.
+    A waiver is a `Waiver`, or in short a rule's id, `X05`, or an id and a place, `X04:tokenizer_*.json`. What cannot
+    be read at all raises UnreadableCheckpoint, so that it does not pass; a waiver for no rule, BadWaiver.
 
-    >>> gate("EXPORT", waivers=["F10"]).allowed  # doctest: +SKIP
+    >>> gate("EXPORT", waivers=[Waiver("F10", None, "the index is rewritten on the server")]).allowed  # doctest: +SKIP
     True
     """
-    accepted = _parsed(waivers)
-    report = verify(path, base=base, engines=engines, level=level)
-    failing = list(report.blocking(strict=strict))
-    waived = tuple(finding for finding in failing if _is_waived(finding, accepted))
-    return GateResult(report, tuple(finding for finding in failing if finding not in waived), waived)
-
-
-def _parsed(waivers: Iterable[str]) -> list[tuple[str, str | None]]:
-    load_rules()
-    found, problems = [], []
-    for waiver in waivers:
-        match = _WAIVER.fullmatch(waiver)
-        if match and match[1] in RULES:
-            found.append((match[1], match[2]))
-        else:
-            problems.append(Problem("waiver-unknown", f"{waiver!r} names no rule", expected="RULE or RULE:PLACE"))
-    if problems:
-        raise BadWaiver(problems)
-    return found
-
-
-def _is_waived(finding: Finding, accepted: Iterable[tuple[str, str | None]]) -> bool:
-    return any(
-        finding.rule == rule and (pattern is None or fnmatchcase(finding.place, pattern)) for rule, pattern in accepted
-    )
+    given = accepted(waivers)
+    report = verify(path, base=base, schema=schema, engines=engines, level=level, progress=progress)
+    used = {finding: waivers_for(finding, given) for finding in report.findings}
+    waived = tuple(finding for finding in report.blocking(strict=strict) if used[finding])
+    reasons = {finding: "; ".join(filter(None, (waiver.reason for waiver in used[finding]))) for finding in waived}
+    judged = replace(report, waived=reasons)
+    needless = set(given).difference(*used.values())
+    unused = tuple(dict.fromkeys(waiver for waiver in given if waiver in needless))
+    return GateResult(judged, tuple(judged.blocking(strict=strict)), waived, unused)

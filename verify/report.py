@@ -19,7 +19,8 @@ REPORT_VERSION = 1
 @dataclass(frozen=True)
 class Report:
     """The outcome of `verify`. `skipped` maps what was not judged to the reason; `rules` are the ids that ran;
-    `measurements` are there where they were asked for and contents were compared with a base."""
+    `measurements` are there where they were asked for and contents were compared with a base; `waived` are findings
+    that were let pass, with the reason."""
 
     checkpoint: str
     findings: tuple[Finding, ...]
@@ -31,6 +32,7 @@ class Report:
     facts: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     measurements: tuple[Measurement, ...] = ()
+    waived: Mapping[Finding, str] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[Severity, int]:
@@ -39,13 +41,13 @@ class Report:
         return {severity: found[severity] for severity in SEVERITIES}
 
     def ok(self, *, strict: bool = False) -> bool:
-        """No errors; with `strict` no warnings either."""
+        """No errors but waived ones; with `strict` no warnings either."""
         return not any(self.blocking(strict=strict))
 
     def blocking(self, *, strict: bool = False) -> Iterator[Finding]:
-        """The findings that make the checkpoint fail: errors; with `strict` warnings, too."""
+        """The findings that make the checkpoint fail: errors; with `strict` warnings, too. Waived ones do not."""
         failing = ("error", "warning") if strict else ("error",)
-        return (finding for finding in self.findings if finding.severity in failing)
+        return (one for one in self.findings if one.severity in failing and one not in self.waived)
 
     def document(self) -> dict[str, Any]:
         """The report as `schemas/report.schema.json` describes it."""
@@ -58,7 +60,7 @@ class Report:
             "tensors": self.tensors,
             "rules": list(self.rules),
             "counts": dict(self.counts),
-            "findings": [_finding_json(finding) for finding in self.findings],
+            "findings": [_finding_json(finding, self.waived) for finding in self.findings],
             "facts": list(self.facts),
             "skipped": dict(self.skipped),
         }
@@ -75,6 +77,7 @@ class Report:
     def summary(self) -> str:
         """One line: how many findings of what kind, from how many rules over how many tensors."""
         said = [_number(count, severity) for severity, count in self.counts.items() if count]
+        said += [f"{len(self.waived)} waived"] if self.waived else []
         rules, tensors = _number(len(self.rules), "rule"), _number(self.tensors, "tensor")
         return f"{', '.join(said) or 'nothing found'}: {rules}, {tensors}"
 
@@ -84,8 +87,8 @@ def worst_first(findings: list[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {
+def _finding_json(finding: Finding, waived: Mapping[Finding, str]) -> dict[str, Any]:
+    document = {
         "rule": finding.rule,
         "severity": finding.severity,
         "place": finding.place,
@@ -95,6 +98,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "remedy": finding.remedy,
         "count": finding.count,
     }
+    return document | ({"waived": waived[finding]} if finding in waived else {})
 
 
 def _measurement_json(one: Measurement) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from typing import Any
 
 from checkpoint import Checkpoint, Files, default_workers, open_checkpoint, survey
 from checkpoint.folder import without_collection
-from verify.case import ENGINES, Case, Progress, silent
+from checkpoint.matching import PatternTooSlow, start_over
+from checkpoint.patterns import compiled
+from verify.case import ENGINES, Case, Notes, Progress, silent
 from verify.engines import load_engine
 from verify.excerpt import excerpt, is_for_excerpts
 from verify.finding import Finding
@@ -24,6 +26,9 @@ FORMAT_FREE = ("F", "X", "S01", "S02")
 SUBJECTS = "FITCMLOXNS"
 """The first letters of rule ids, what is unreadable first: files, inventory, triplets, config, draft head, head,
 observed faults, side files, content, schemas."""
+
+MOST_SLOW = 3
+"""Regular expressions that may take too long before a checkpoint is refused for them."""
 
 CONTENT_LEVELS: tuple[Level, ...] = ("sample", "full")
 
@@ -71,7 +76,22 @@ def verify(
 
 
 def judge(case: Case, only: Collection[str] | None = None) -> Report:
-    """Run the rules over `case`."""
+    """Run the rules over `case`.
+
+    What a regular expression that takes too long was to tell them is not known, so they begin anew without it, and one
+    of them tells of it. Raises PatternTooSlow where there are too many of these.
+    """
+    start_over()
+    for _ in range(MOST_SLOW):
+        try:
+            return _judged(case, only)
+        except PatternTooSlow:
+            compiled.cache_clear()
+            case = replace(case, notes=Notes())
+    return _judged(case, only)
+
+
+def _judged(case: Case, only: Collection[str] | None) -> Report:
     load_rules()
     rules = list(applicable(case, only))
     case = replace(case, running=frozenset(rule.id for rule in rules))

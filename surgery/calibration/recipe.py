@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
 from checkpoint import Problem, Refused
-from surgery.recipe import recipe_names
+from checkpoint.wholefile import read_whole
+from surgery.recipe import MAX_RECIPE, recipe_names
 
 SECTION = "calibration"
 FORMS = (".jsonl", ".txt")
@@ -64,10 +65,10 @@ def recipe_path(recipe: str) -> Path:
 
 def read_recipe(path: Path) -> dict[str, Any]:
     """A recipe's fields, whatever its other sections are. Refuses a file that cannot be read or is no plain YAML."""
-    from surgery.plain_yaml import NotPlain, parse
+    from checkpoint.plain_yaml import NotPlain, parse
 
     try:
-        document = parse(path.read_text(encoding="utf-8"))
+        document = parse(read_whole(path, MAX_RECIPE).decode())
     except OSError as error:
         raise Refused(Problem("recipe-unreadable", error.strerror or str(error), str(path))) from error
     except (NotPlain, UnicodeDecodeError) as error:

@@ -83,6 +83,6 @@ def _numbers(tensor: TensorRef, dtype: str) -> Sequence[int]:
     if tensor.dtype != dtype:
         raise ValueError(f"{tensor.name} is {tensor.dtype}")
     count = tensor.shape[0]
-    array = np.fromfile(tensor.path, {"I32": "<i4", "I64": "<i8"}[dtype], count, offset=tensor.offset)
+    array = np.fromfile(str(tensor.path), {"I32": "<i4", "I64": "<i8"}[dtype], count, offset=tensor.offset)
     numbers: list[int] = array.tolist()
     return numbers

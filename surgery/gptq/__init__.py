@@ -3,11 +3,12 @@
 build = handover(load_recipe("body-int4-g128-gptq"), open_checkpoint(base))
 problems = preflight(build, probe(python, model_class), out, work)
 export, result = calibrated(build.job, work, python, echo=True)
-draft = mended(build, export, compare_dense(export, build.base))
+draft = mended(build, noted(build, export, result), compare_dense(export, build.base))
 """
 
 from surgery.gptq.environment import Environment, HandOffFailed, environment_problems, probe
 from surgery.gptq.handover import Handover, handover, preflight
+from surgery.gptq.noting import noted
 from surgery.gptq.running import calibrated, compared_with_rtn
 from surgery.gptq.script import script
 from surgery.gptq.settings import Settings, settings_of
@@ -30,6 +31,7 @@ __all__ = [
     "handover",
     "is_finished",
     "mended",
+    "noted",
     "preflight",
     "probe",
     "result_problems",

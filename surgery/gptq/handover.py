@@ -65,7 +65,7 @@ class Handover:
         """What the process that runs llm-compressor is told."""
         schemes = fold((module.name, module.scheme) for module in self.modules)
         return Job(
-            base=str(self.base.root.absolute()),
+            base=str(self.base.folder.absolute()),
             model_class=model_class(self.base.config) or "",
             groups={
                 f"group_{number}": {"targets": list(group.targets), "weights": group.scheme.arguments}
@@ -120,7 +120,7 @@ def preflight(
     """
     problems = list(build.problems)
     if out is not None and work is not None:
-        problems += [*_place_problems(build.base.root, out, work), *work_problems(build.job, work)]
+        problems += [*_place_problems(build.base.folder, out, work), *work_problems(build.job, work)]
         problems += disk_problems(build.needs, out, work)
     problems += memory_problems(build.needs, build.targets, build.settings.memory, found)
     if found is not None:
@@ -147,7 +147,7 @@ def _base_problems(base: Checkpoint) -> Iterator[Problem]:
         found = f"no {family.mtp.prefix}* tensor, though the config says {family.mtp.layers_key} {layers}"
         remedy = "Take the release that has the draft head as base"
         yield Problem("mtp-absent", found, str(base.root), remedy=remedy)
-    if not tokenizer_files(base.root):
+    if not tokenizer_files(base.folder):
         yield Problem("tokenizer-absent", "has no tokenizer to calibrate with", str(base.root))
 
 

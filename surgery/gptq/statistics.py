@@ -7,6 +7,7 @@ from typing import Any
 
 from checkpoint.folding import fold, unfold
 from surgery.gptq.handover import Handover
+from surgery.gptq.job import Job
 from surgery.gptq.taking_back import fallbacks
 
 VERSION = 1
@@ -21,16 +22,7 @@ def statistics(build: Handover, result: Mapping[str, Any], comparison: Mapping[s
         "title": build.recipe.title,
         "base": job.base,
         "model_class": job.model_class,
-        "settings": {
-            "groups": job.groups,
-            "ignore": list(job.ignore),
-            "dampening": job.dampening,
-            "block_size": job.block_size,
-            "actorder": job.actorder,
-            "sequential_targets": list(job.sequential_targets),
-            "targets_per_subgraph": job.together,
-            "calibrate_all_experts": job.calibrate_all_experts,
-        },
+        "settings": settings_told(job),
         "environment": result["environment"],
         "calibration": result["calibration"],
         "seconds": result["seconds"],
@@ -40,6 +32,20 @@ def statistics(build: Handover, result: Mapping[str, Any], comparison: Mapping[s
         "families": family_rows(modules),
         "modules": modules,
         "comparison": comparison and compared(comparison),
+    }
+
+
+def settings_told(job: Job) -> dict[str, Any]:
+    """What llm-compressor was given, in its own words."""
+    return {
+        "groups": job.groups,
+        "ignore": list(job.ignore),
+        "dampening": job.dampening,
+        "block_size": job.block_size,
+        "actorder": job.actorder,
+        "sequential_targets": list(job.sequential_targets),
+        "targets_per_subgraph": job.together,
+        "calibrate_all_experts": job.calibrate_all_experts,
     }
 
 

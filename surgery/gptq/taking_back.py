@@ -48,17 +48,17 @@ def export_problems(build: Handover, export: Checkpoint) -> Iterator[Problem]:
             yield Problem("export-differs", found, str(export.root), folded.pattern, wanted)
 
 
-def mended(build: Handover, export: Checkpoint, differences: Sequence[Difference]) -> Draft:
+def mended(build: Handover, export: Draft, differences: Sequence[Difference]) -> Draft:
     """The export with all that it lacks, in one draft: MTP head, norms and state, ignore list, side files, head."""
     head = build.recipe.head
     draft = fixup(
-        Draft.of(export),
+        export,
         build.base,
         differences,
         head=head.scheme if head else None,
         maths=head.maths if head else "fp32",
     )
-    return draft.refusing(export_problems(build, export))
+    return draft.refusing(export_problems(build, export.origin))
 
 
 def fallbacks(modules: Modules) -> list[str]:

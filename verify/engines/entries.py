@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from checkpoint.matching import Matcher
 from checkpoint.patterns import compiled
 
 
@@ -19,7 +20,7 @@ class Entries:
         """
         self._position: dict[str, int] = {}
         self._spelling: list[str] = []
-        self._patterns: list[tuple[int, re.Pattern[str]]] = []
+        self._patterns: list[tuple[int, Matcher]] = []
         for position, entry in enumerate(entries):
             self._spelling.append(entry)
             pattern = _pattern(entry)
@@ -97,7 +98,7 @@ def _target_groups(quantization: Mapping[str, Any]) -> Iterator[tuple[str, str]]
             yield target, name
 
 
-def _pattern(entry: str) -> re.Pattern[str] | None:
+def _pattern(entry: str) -> Matcher | None:
     try:
         return compiled(entry)
     except re.error:

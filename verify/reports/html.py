@@ -14,7 +14,7 @@ from verify.reports.contents import contents
 from verify.reports.inside import inside
 from verify.reports.markup import Markup, element, joined
 from verify.reports.subjects import by_subject
-from verify.reports.wording import LETTERS, brief_place, found, places, remedies, remedy
+from verify.reports.wording import LETTERS, brief_place, found, places, reason, remedies, remedy
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Were a name of the checkpoint ever taken for markup, the browser would still load and run nothing."""
@@ -76,6 +76,7 @@ def _finding(finding: Finding, report: Report) -> Markup:
         ("engines", ", ".join(finding.engines) or "all"),
         ("evidence", rule.evidence if rule else ""),
         ("mend", element("code", remedy(finding, report)) if finding.remedy else ""),
+        ("waived", reason(finding, report)),
     ]
     return element("details", summary, _pairs(rows), class_=f"finding {finding.severity}")
 

@@ -10,7 +10,7 @@ from verify.finding import Finding
 from verify.registry import RULES
 from verify.report import Report
 from verify.reports.subjects import subject_of
-from verify.reports.wording import LETTERS, places, remedy, sentence
+from verify.reports.wording import LETTERS, places, reason, remedy, sentence
 
 
 def junit(report: Report, *, strict: bool = False) -> str:
@@ -51,3 +51,5 @@ def _lines(finding: Finding, report: Report) -> Iterator[str]:
     yield from (escape(f"  at {place}") for place in places(finding))
     if finding.remedy:
         yield escape(f"  mend: {remedy(finding, report)}")
+    if finding in report.waived:
+        yield escape(f"  waived: {reason(finding, report)}")

@@ -21,7 +21,7 @@ from verify.registry import RULES
 from verify.report import Report
 from verify.reports.places import Atlas, Spot
 from verify.reports.subjects import subject_of
-from verify.reports.wording import brief_place, found, remedy
+from verify.reports.wording import brief_place, found, reason, remedy
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "note": "note"}
@@ -77,6 +77,7 @@ def _result(
     finding: Finding, ids: list[str], atlas: Atlas, root: str, seen: Counter[str], report: Report
 ) -> dict[str, Any]:
     spots = atlas.spots(finding)
+    let_pass = {"kind": "external", "status": "accepted", "justification": _short(reason(finding, report))}
     return {
         "ruleId": finding.rule,
         "ruleIndex": ids.index(finding.rule),
@@ -85,6 +86,7 @@ def _result(
         "locations": [_location(spots[0], root)],
         "relatedLocations": [_location(spot, root) for spot in spots[1:]],
         "partialFingerprints": {"primaryLocationLineHash": _fingerprint(finding, seen)},
+        **({"suppressions": [let_pass]} if finding in report.waived else {}),
         "properties": {"engines": list(finding.engines), "count": finding.count},
     }
 

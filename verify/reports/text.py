@@ -13,7 +13,7 @@ from verify.finding import SEVERITIES, Finding
 from verify.registry import RULES
 from verify.report import Report
 from verify.reports.subjects import by_subject
-from verify.reports.wording import LETTERS, found, places, remedies, remedy, sentence
+from verify.reports.wording import LETTERS, found, places, reason, remedies, remedy, sentence
 
 MOST = 8
 """Findings of one subject, and remedies, that the brief form spells out."""
@@ -42,6 +42,8 @@ def brief(report: Report) -> Iterator[Line]:
         yield Line(subject, "heading")
         for finding in findings[:MOST]:
             yield _headed(finding, sentence(finding))
+            if finding in report.waived:
+                yield Line(f"waived: {reason(finding, report)}", "dim", 4)
         if len(findings) > MOST:
             yield Line(f"and {_kinds(findings[MOST:])}; all of them with -v", "dim", 2)
     yield from _mending(report)
@@ -64,7 +66,7 @@ def details(finding: Finding, report: Report) -> Iterator[Line]:
     rows = [("where", place) for place in places(finding)]
     rows += [("found", found(finding)), ("does", finding.consequence)]
     rows += [("engines", " ".join(finding.engines) or "all"), ("evidence", known.evidence if known else "")]
-    rows += [("mend", remedy(finding, report))]
+    rows += [("mend", remedy(finding, report)), ("waived", reason(finding, report))]
     before = ""
     for label, text in rows:
         if text:

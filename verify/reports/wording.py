@@ -14,6 +14,8 @@ LETTERS: Mapping[Severity, str] = {"error": "E", "warning": "W", "note": "N"}
 SHOWN = 2
 """Folded names of a place that a brief line spells out."""
 
+UNREASONED = "no reason given"
+
 
 def places(finding: Finding) -> list[str]:
     """The folded names that the finding's place lists."""
@@ -43,6 +45,11 @@ def remedy(finding: Finding, report: Report) -> str:
     """The remedy as it can be typed: SRC and BASE are the folders of the report."""
     folders = {"SRC": shlex.quote(report.checkpoint), "BASE": shlex.quote(report.base) if report.base else "BASE"}
     return re.sub(r"\b(?:SRC|BASE)\b", lambda word: folders[word[0]], finding.remedy)
+
+
+def reason(finding: Finding, report: Report) -> str:
+    """Why the finding was let pass; empty where it was not."""
+    return (report.waived[finding] or UNREASONED) if finding in report.waived else ""
 
 
 def remedies(report: Report) -> dict[str, list[str]]:

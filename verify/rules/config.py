@@ -150,7 +150,9 @@ def regexes(case: Case) -> Iterable[Hit]:
     for problem in pattern_problems([*ignore_entries(quantization), *target_groups(quantization)]):
         # compressed-tensors stops at the first entry that covers a module, so it may never come to this one.
         severity: Severity = "error" if concerns else "warning"
-        yield Hit("quantization_config", problem.found, "re.error while loading", "", severity, concerns or None)
+        slow = problem.code == "pattern-slow"
+        consequence = "loading, which holds it against every module, does not end" if slow else "re.error while loading"
+        yield Hit("quantization_config", problem.found, consequence, "", severity, concerns or None)
     yield from mismatch_hits(case, "C11", _anchored, _unanchored, cause=lambda one: (one.blamed, one.stored))
     blamed = {one.blamed for one in case.mismatches.get("C11", ())}
     for entry in ignore_entries(quantization):

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint import CONFIG, INDEX, CkptError, Problem
+from checkpoint.wholefile import read_whole
 from verify.case import Case
 from verify.registry import Hit, rule
 
 PROFILES = "profiles/"
+MAX_SCHEMA = 16 * 1024 * 1024
+"""Bytes; a schema is some pages."""
+
 MOST = 20
 """Faults of one document that are reported one by one."""
 
@@ -33,9 +37,11 @@ def layout_profile(case: Case) -> Iterable[Hit]:
         return
     from checkpoint.layout import layout
     from schemas import validate
+    from schemas.apart import validate_apart
 
-    schema = resolve_schema(case.schema)
-    yield from _hits("layout", validate(layout(case.checkpoint), schema), "not the layout that was asked for")
+    schema, found = resolve_schema(case.schema), layout(case.checkpoint)
+    faults = validate(found, schema) if isinstance(schema, str) else validate_apart(found, schema)
+    yield from _hits("layout", faults, "not the layout that was asked for")
 
 
 @rule(
@@ -89,8 +95,8 @@ def resolve_schema(schema: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
         if name in names():
             return name
     try:
-        loaded = json.loads(Path(schema).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        loaded = json.loads(read_whole(Path(schema), MAX_SCHEMA).decode())
+    except (OSError, ValueError, RecursionError) as error:
         profiles = ", ".join(name.removeprefix(PROFILES) for name in names() if name.startswith(PROFILES))
         problem = Problem("schema-unreadable", str(error), schema, expected=f"a JSON Schema, or a profile: {profiles}")
         raise UnknownProfile(problem) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checkpoint import UnreadableCheckpoint, read_header
+from checkpoint import UnreadableCheckpoint
 from checkpoint.patterns import PREFIX
 from verify.case import Case
 from verify.claims import DRAFT
@@ -142,7 +142,7 @@ def head_indexed(case: Case) -> Iterable[Hit]:
     prefix = draft_prefix(case)
     for stray in case.checkpoint.strays:
         try:
-            tensors = read_header(case.checkpoint.root / stray).tensors
+            tensors = case.checkpoint.stray_header(stray).tensors
         except UnreadableCheckpoint:
             continue
         count = sum(name.startswith(prefix) and name not in case.checkpoint.tensors for name in tensors)

@@ -8,6 +8,7 @@ from typing import Any
 
 from checkpoint import CONFIG, Checkpoint, Problem, UnreadableCheckpoint
 from checkpoint.document import parse_json
+from checkpoint.side_files import SideFiles, is_same, size_of
 from verify.case import Case
 from verify.finding import Severity
 from verify.registry import Hit, rule
@@ -130,23 +131,26 @@ def _has_template(checkpoint: Checkpoint) -> bool:
 
 
 def _compare(case: Case, name: str, *, changed: Severity, consequence: str) -> Iterator[Hit]:
-    ours, theirs = case.checkpoint.side_files.get(name), case.base.side_files.get(name) if case.base else None
-    if theirs is None or (name == "generation_config.json" and ours is None):
+    ours, theirs = case.checkpoint.side_files, case.base.side_files if case.base else {}
+    if name not in theirs or (name == "generation_config.json" and name not in ours):
         return
-    if ours is None:
+    if name not in ours:
         severity: Severity = "error" if name == "tokenizer.json" else "warning"
         yield Hit(name, "missing; the base has it", consequence, RESTORE, severity=severity)
-    elif not _same_bytes(ours, theirs):
-        content = _read(ours) if name.endswith(".json") else None
-        rewritten = content is not None and content == _read(theirs)
+    elif not _is_same(ours, theirs, name):
+        content = _read(ours[name]) if name.endswith(".json") else None
+        rewritten = content is not None and content == _read(theirs[name])
         found = "written anew, with the same content" if rewritten else "differs from the base's"
         why = "no engine minds, hashes do" if rewritten else consequence
         yield Hit(name, found, why, RESTORE, severity="note" if rewritten else changed)
 
 
-def _same_bytes(ours: Path, theirs: Path) -> bool:
-    size = ours.stat().st_size
-    return size == theirs.stat().st_size and (size > SMALL or _bytes(ours) == _bytes(theirs))
+def _is_same(ours: SideFiles, theirs: SideFiles, name: str) -> bool:
+    try:
+        size = size_of(ours, name)
+        return size == size_of(theirs, name) if size > SMALL else is_same(ours, theirs, name)
+    except OSError as error:
+        raise UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), name)) from error
 
 
 def _bytes(path: Path) -> bytes:
@@ -186,8 +190,8 @@ def _side_json(case: Case, name: str) -> dict[str, Any]:
 
 
 def _json_of(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
-    path = checkpoint.side_files.get(name)
-    return (_read(path) or {}) if path else {}
+    files = checkpoint.side_files
+    return (_read(files[name]) or {}) if name in files else {}
 
 
 def _read(path: Path) -> dict[str, Any] | None:
