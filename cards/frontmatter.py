@@ -83,16 +83,18 @@ def _values(yaml_text: str, line: int) -> dict[str, Any]:
     """What the YAML says, a map or nothing. `line` is that of the `---` before it."""
     import yaml
 
+    from checkpoint.plain_yaml import ShortNumbers
+
     if len(yaml_text) > MAX_FRONT:
         raise Refused(_problem(line, f"front matter of over {MAX_FRONT:,} characters"))
     try:
-        root = yaml.compose(yaml_text, yaml.SafeLoader)
+        root = yaml.compose(yaml_text, ShortNumbers)
         if root is None:
             return {}
         if not isinstance(root, yaml.MappingNode):
             raise Refused(_problem(line + 1, "front matter is no map of keys"))
         _refuse_repeated(root, line)
-        values = yaml.safe_load(yaml_text)
+        values = yaml.load(yaml_text, ShortNumbers)
     except yaml.MarkedYAMLError as error:
         place = line + (error.problem_mark.line + 1 if error.problem_mark else 1)
         raise Refused(_problem(place, f"not YAML: {error.problem}")) from error

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoint import Problem, Refused
+from checkpoint.errors import bounded
 from checkpoint.files import stays_inside
 from checkpoint.wholefile import read_whole
 
@@ -65,8 +66,8 @@ class Readme:
     def _gap(self) -> str:
         if not self.before.removeprefix(BOM):
             return ""
-        ends = re.search(r"(?:\r\n|\r|\n)*\Z", self.before)
-        present = len(re.findall(r"\r\n|\r|\n", ends[0])) if ends else 0
+        ends = self.before[len(self.before.rstrip("\r\n")) :]
+        present = len(re.findall(r"\r\n|\r|\n", ends))
         return self.newline * max(0, 2 - present)
 
 
@@ -104,7 +105,7 @@ def parse_readme(text: str) -> Readme:
         damaged = [number for number in damaged if not begins[0][0] < number < ends[0][0]]
     problems += [_problem(f"line {number}: a damaged marker") for number in damaged]
     if problems:
-        raise Refused(problems)
+        raise Refused(bounded(problems))
     if not begins:
         return Readme(text)
     (_, start, begin), (_, stop) = begins[0], ends[0]

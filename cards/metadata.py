@@ -9,11 +9,15 @@ from typing import Any
 
 from cards.frontmatter import Value
 from cards.model import Model
+from checkpoint.errors import brief
 from checkpoint.quantization import quantization_config
 
 LICENCE = ("license", "license_name", "license_link")
 INHERITED = (*LICENCE, "pipeline_tag", "library_name")
 ORDER = ("base_model", "base_model_relation", "quantized_by", *LICENCE, "library_name", "pipeline_tag", "tags")
+
+MOST_SHOWN = 100
+"""Of a list that stands where something else was expected."""
 
 _ADDRESS = re.compile(r"https?://\S+")
 
@@ -44,7 +48,7 @@ def metadata(model: Model, present: Mapping[str, Any], origin: Origin) -> Metada
     wanted = dict(_wanted(model, present, origin, lacking))
     ordered = {key: wanted[key] for key in ORDER if key in wanted}
     differing = {
-        key: (present[key], value)
+        key: (_shown(present[key]), value)
         for key, value in ordered.items()
         if key in present and not _says(present[key], value)
     }
@@ -117,5 +121,15 @@ def tags_of(model: Model) -> list[str]:
 
 def _says(found: Any, wanted: Value) -> bool:
     """Does what stands there hold all that is wanted?"""
-    held = {str(one) for one in found} if isinstance(found, list) else {str(found)}
+    held = {_word(one) for one in found} if isinstance(found, list) else {_word(found)}
     return held >= ({wanted} if isinstance(wanted, str) else set(wanted))
+
+
+def _word(value: Any) -> str:
+    """A value as text, no more of it than can be wanted: aliases make a billion of ten."""
+    return brief(value) if isinstance(value, (dict, list, tuple, set)) else str(value)
+
+
+def _shown(value: Any) -> Any:
+    """What stands there, for a person to read."""
+    return [_word(one) for one in value[:MOST_SHOWN]] if isinstance(value, list) else _word(value)

@@ -30,6 +30,7 @@ from checkpoint.manifest.provenance import Provenance
 from checkpoint.places import Repo
 from checkpoint.plan import READERS, Plan, make_plan, threads_for
 from checkpoint.recovery import spool_path, sweep
+from checkpoint.shelf import DEEPEST
 from checkpoint.staging import publish_new, publish_over, refuse_occupied, staging_folder
 from checkpoint.streaming import Progress, Streaming
 from checkpoint.wholefile import is_part
@@ -249,6 +250,10 @@ def _carry(folder: Path, root: Path, staged: Path, own: frozenset[str]) -> None:
         name = path.relative_to(root).as_posix()
         target = staged / name
         if path.is_dir() and not path.is_symlink():
+            if len(path.parts) - len(root.parts) > DEEPEST:
+                raise Refused(
+                    Problem("unsafe-name", f"folders more than {DEEPEST} deep in one another", str(root), name)
+                )
             target.mkdir(exist_ok=True)
             _carry(path, root, staged, own)
             copy_identity(path, target)

@@ -5,9 +5,11 @@ What an edit does not touch stays byte for byte: key order, indentation, escapes
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +23,9 @@ MAX_DOCUMENT = 128 * 1024 * 1024
 
 MAX_DEPTH = 127
 """Objects and lists inside one another; serde_json, which reads these files too, stops there."""
+
+MOST_DIGITS = 100
+"""Of a whole number. `model_max_length` of a tokenizer can have 31; what is computed from 40 such can be shown."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -48,7 +53,8 @@ def read_document(path: Path, known: Document | None = None) -> Document:
     try:
         raw = read_whole(path, MAX_DOCUMENT)
     except OSError as error:
-        raise UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), path.name)) from error
+        code = "json-invalid" if error.errno == errno.EFBIG else "file-unreadable"
+        raise UnreadableCheckpoint(Problem(code, error.strerror or str(error), path.name)) from error
     if known is not None and raw == known.text.encode():
         return known
     value = parse_json(raw, path.name)
@@ -58,14 +64,19 @@ def read_document(path: Path, known: Document | None = None) -> Document:
 
 
 def parse_json(raw: bytes, file: str, code: str = "json-invalid") -> dict[str, Any]:
-    """Parse a JSON object strictly: UTF-8, no repeated key, no NaN. Raises UnreadableCheckpoint naming `file`."""
-    value, repeated = scan_json(raw, file, code)
+    """Parse a JSON object strictly: UTF-8, no repeated key, no NaN, no number of more than MOST_DIGITS.
+
+    Raises UnreadableCheckpoint naming `file`.
+    """
+    value, repeated = scan_json(raw, file, code, parse_int=_short)
     if repeated:
         raise UnreadableCheckpoint(repeated)
     return value
 
 
-def scan_json(raw: bytes, file: str, code: str = "json-invalid") -> tuple[dict[str, Any], list[Problem]]:
+def scan_json(
+    raw: bytes, file: str, code: str = "json-invalid", parse_int: Callable[[str], int] | None = None
+) -> tuple[dict[str, Any], list[Problem]]:
     """As `parse_json`, but repeated keys, of which the last counts, are returned beside the value."""
     kept = 0
 
@@ -76,7 +87,9 @@ def scan_json(raw: bytes, file: str, code: str = "json-invalid") -> tuple[dict[s
 
     try:
         text = raw.decode()
-        value = json.loads(text, object_hook=count, parse_float=_finite, parse_constant=_no_constant)
+        value = json.loads(
+            text, object_hook=count, parse_float=_finite, parse_int=parse_int, parse_constant=_no_constant
+        )
         if "\\" in text and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -123,6 +136,12 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{brief(text)} is out of range")
     return number
+
+
+def _short(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"{brief(text)} has more than {MOST_DIGITS} digits")
+    return int(text)
 
 
 def _no_constant(text: str) -> NoReturn:

@@ -108,9 +108,15 @@ def naming(path: os.PathLike[str]) -> Iterator[None]:
         raise
 
 
+LONGEST_LINE = 20_000
+"""Characters of a line that are shown."""
+
+
 def escape(text: str) -> str:
     """One line of `text`: control and bidirectional characters, line breaks too, are shown as escapes, so that a
-    hostile name cannot drive a terminal or forge a line."""
+    hostile name cannot drive a terminal or forge a line. Of a very long one the beginning is shown."""
+    if len(text) > LONGEST_LINE:
+        return f"{escape(text[:LONGEST_LINE])}... ({len(text) - LONGEST_LINE:,} more characters)"
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -1,4 +1,4 @@
-"""Bounded, positioned reading of many files, here or on the Hub, and the rule for names that a checkpoint may give us."""
+"""Bounded, positioned reading of many files, here or on the Hub, and the rule for names a checkpoint may give us."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def scratch(nbytes: int) -> memoryview:
 
 
 class Files:
-    """Open files by path, at most `limit` at a time and an eighth of what this process may have. Safe to share between threads; a context manager.
+    """Open files by path, at most `limit` at a time, nor an eighth of what this process may open. Safe to share between
+    threads; a context manager.
 
     `local` is where files of the Hub lie that were downloaded; the others are read by range.
     """

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.document import Document
-from checkpoint.errors import Problem, Refused, UnreadableCheckpoint
+from checkpoint.errors import Problem, Refused, UnreadableCheckpoint, bounded, brief
 from checkpoint.files import is_plain_name
-from checkpoint.header import Header, TensorRef
+from checkpoint.header import LONGEST_TENSOR_NAME, Header, TensorRef
 from checkpoint.places import Address, Place, Root, place_of
+from checkpoint.quantization import excess
 from checkpoint.recovery import undo_interrupted
 from checkpoint.shelf import SHARD_SUFFIX, Folder, Shelf
 
@@ -131,10 +132,11 @@ def _survey(shelf: Shelf, known: Checkpoint | None) -> Checkpoint:
     weight_map = _weight_map(index)
     placed = None if weight_map is None else _placed(weight_map, shards)
     tensors = _tensors(shards, weight_map, problems) if placed is None else placed
-    problems += _index_problems(index, shards, set(listed), weight_map, agree=placed is not None)
-    strays = tuple(name for name in present if name not in set(listed))
+    members = set(listed)
+    problems += _index_problems(index, shards, members, weight_map, agree=placed is not None)
+    strays = tuple(name for name in present if name not in members)
     problems += [Problem("shard-unindexed", "not named in the index", name) for name in strays]
-    config = shelf.document(CONFIG, problems)
+    config = _config(shelf, problems)
     side_files = shelf.side_files(RECORDS | {INDEX, CONFIG}, problems)
     return Checkpoint(shelf.root, tensors, shards, index, config, side_files, strays, tuple(problems))
 
@@ -149,6 +151,14 @@ def without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _config(shelf: Shelf, problems: list[Problem]) -> Document | None:
+    """config.json; None where there is none that can be judged."""
+    config = shelf.document(CONFIG, problems)
+    excessive = list(excess(config.value, CONFIG)) if config else []
+    problems += excessive
+    return None if excessive else config
 
 
 def _weight_map(index: Document | None) -> dict[str, str] | None:
@@ -167,10 +177,20 @@ def _shard_names(weight_map: Mapping[str, Any]) -> tuple[set[str], dict[str, Any
     except TypeError:  # a list or an object among them, for which None stands
         named = {file if isinstance(file, str) else None for file in weight_map.values()}
     files = {file for file in named if isinstance(file, str) and file.endswith(SHARD_SUFFIX) and is_plain_name(file)}
-    if files == named:
+    if files == named and max(map(len, weight_map)) <= LONGEST_TENSOR_NAME:
         return files, {}
-    unsafe = (entry for entry in weight_map.items() if not isinstance(entry[1], str) or entry[1] not in files)
-    return files, dict(unsafe)
+    unsafe = {
+        name: file
+        for name, file in weight_map.items()
+        if not isinstance(file, str) or file not in files or len(name) > LONGEST_TENSOR_NAME
+    }
+    return files, unsafe
+
+
+def _unsafe(name: str, file: Any) -> str:
+    if len(name) > LONGEST_TENSOR_NAME:
+        return f"a tensor's name of {len(name):,} characters"
+    return f"file {brief(file)}"
 
 
 def _listed(index: Document | None, present: list[str], problems: list[Problem]) -> list[str]:
@@ -189,7 +209,9 @@ def _listed(index: Document | None, present: list[str], problems: list[Problem])
         return present
     files, unsafe = _shard_names(weight_map)
     expected = f"the plain name of a {SHARD_SUFFIX} file in this folder"
-    problems += [Problem("unsafe-name", f"file {file!r}", INDEX, name, expected) for name, file in unsafe.items()]
+    problems += bounded(
+        Problem("unsafe-name", _unsafe(name, file), INDEX, name, expected) for name, file in unsafe.items()
+    )
     if LONE in present and LONE not in files:
         remedy = f"Remove {LONE}, or {INDEX} and the shards it names"
         problems.append(

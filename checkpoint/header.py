@@ -22,10 +22,16 @@ from checkpoint.document import scan_json
 from checkpoint.errors import MOST_PROBLEMS, Problem, UnreadableCheckpoint, bounded, brief
 from checkpoint.places import File
 
+LONGEST_TENSOR_NAME = 1024
+"""Characters. No module path comes near it, and what is matched against names takes longer than they are long."""
+
 MAX_HEADER = 100_000_000
 """The limit in safetensors itself; larger headers cannot be loaded by anything."""
 
 LFS_POINTER = b"version https://git-lfs"
+
+SHOWN = 100
+"""Characters of a name that is too long."""
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
 """Possessive: there is one way to read it, and a hundred bytes would be kept for each character to find another."""
@@ -147,6 +153,8 @@ def _sound_entries(document: dict[str, Any], path: File, data_start: int, size: 
         # What is no object has no such fields, and what is no list has no numbers in it, unless it is empty.
         if not (_are(list, lists) and _are(int, numbers)) or "" in document:
             return None
+        if max(map(len, document)) > LONGEST_TENSOR_NAME:
+            return None
         known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         shapes = [known.setdefault(shape, shape) for shape in map(tuple, lists)]
         dtype_names, sizes = list(map(intern, words)), list(map(sub, ends, begins))
@@ -192,6 +200,10 @@ def _entry(name: str, entry: Any, path: File, data_start: int, problems: list[Pr
         wellformed = len(entry) == 3 and type(shape) is list and type(begin) is type(end) is int
     except (TypeError, KeyError, ValueError):
         wellformed = False
+    if len(name) > LONGEST_TENSOR_NAME:
+        found, expected = f"a name of {len(name):,} characters", f"at most {LONGEST_TENSOR_NAME:,}"
+        problems.append(Problem("entry-invalid", found, path.name, f"{name[:SHOWN]}...", expected))
+        return None
     if not wellformed or not name or not 0 <= begin <= end < dtypes.LIMIT**2:
         expected = "a name, and exactly dtype, shape and data_offsets"
         problems.append(Problem("entry-invalid", "malformed entry", path.name, name, expected))
@@ -219,7 +231,9 @@ def _size_problem(name: str, dtype: Any, shape: list[Any], file: str, error: Exc
     if isinstance(error, KeyError):
         return Problem("dtype-unknown", f"dtype {brief(dtype)}", file, name, "a safetensors dtype")
     if isinstance(error, TypeError):
-        return Problem("entry-invalid", f"dtype {brief(dtype)}, shape {brief(shape)}", file, name, "a word and whole numbers")
+        return Problem(
+            "entry-invalid", f"dtype {brief(dtype)}, shape {brief(shape)}", file, name, "a word and whole numbers"
+        )
     return Problem("size-mismatch", str(error), file, name)
 
 

@@ -63,7 +63,7 @@ class Journal:
 
     def _read(self) -> Iterator[tuple[str, Digest]]:
         try:
-            lines = read_whole(self._path, MAX_JOURNAL).decode().splitlines()
+            lines = read_whole(self._path, MAX_JOURNAL, linked=False).decode().splitlines()
         except (OSError, UnicodeDecodeError):
             return
         entries = [entry for line in lines if (entry := _parsed(line)) is not None]

@@ -165,9 +165,7 @@ def _claims(quantization: Mapping[str, Any] | None) -> _Claims:
     return _Claims(names, tuple(patterns))
 
 
-def _add_target(
-    target: str, claim: _Claim, names: dict[str, _Claim], patterns: list[tuple[Matcher, _Claim]]
-) -> None:
+def _add_target(target: str, claim: _Claim, names: dict[str, _Claim], patterns: list[tuple[Matcher, _Claim]]) -> None:
     try:
         pattern = compiled(target)
     except re.error:

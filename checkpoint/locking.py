@@ -14,6 +14,7 @@ import os
 import shlex
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
@@ -27,6 +28,9 @@ CANNOT_LOCK = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 
 MOST = 300
 """Characters of a command that are kept, and shown."""
+
+MOMENT = 0.2
+"""Seconds that a run waits for a lock before it says that another run has it."""
 
 _START = 19
 """Of the fields behind the name in `/proc/PID/stat`: when the process started, in ticks since boot."""
@@ -130,7 +134,9 @@ def is_at(path: Path, handle: int) -> bool:
 
 
 def _acquire(path: Path, target: Path) -> int:
-    """Open and lock `path`; anew where its last holder removed it meanwhile."""
+    """Open and lock `path`; anew where its last holder removed it meanwhile, and for a moment where it is held: by a
+    reader that clears away what a dead run left."""
+    until = time.monotonic() + MOMENT
     while True:
         handle, made = opened(path)
         locks = held(handle)
@@ -139,8 +145,10 @@ def _acquire(path: Path, target: Path) -> int:
         holder = Holder.read(handle)
         busy = locks is False or (locks is None and not made and not _taken_over(path, handle, holder))
         os.close(handle)
-        if busy:
+        if busy and time.monotonic() > until:
             raise Refused(_busy(target, path, holder))
+        if busy:
+            time.sleep(MOMENT / 10)
 
 
 def _taken_over(path: Path, handle: int, holder: Holder | None) -> bool:

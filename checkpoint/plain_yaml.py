@@ -7,13 +7,28 @@ from typing import Any
 
 import yaml
 
+from checkpoint.document import MOST_DIGITS
+
 
 class NotPlain(ValueError):
     """The text is no YAML, or uses more of it than plain data needs."""
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader, which takes the last of two equal keys without a word and lets aliases multiply a value."""
+class ShortNumbers(yaml.SafeLoader):
+    """SafeLoader, without whole numbers that take longer to compute than to read: `1:59:59:...` is one to base 60."""
+
+    def construct_yaml_int(self, node: Any) -> int:
+        if len(node.value) > MOST_DIGITS:
+            found = f"a number of {len(node.value):,} characters"
+            raise yaml.constructor.ConstructorError(None, None, found, node.start_mark)
+        return int(super().construct_yaml_int(node))
+
+
+ShortNumbers.add_constructor("tag:yaml.org,2002:int", ShortNumbers.construct_yaml_int)
+
+
+class _Loader(ShortNumbers):
+    """As above, and without what takes the last of two equal keys without a word or lets aliases multiply a value."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

@@ -181,14 +181,15 @@ def _members(draft: Draft) -> dict[str, Mapping[str, Source]]:
 def shard_names(labels: list[str], origin: list[str]) -> dict[str, str]:
     """Final file names. Names stay, except that a lone file among others is numbered, since transformers prefers a lone
     `model.safetensors` to the index, and that a numbered row which lost a shard is numbered again."""
-    kept = [label for label in origin if label in labels] + [label for label in labels if label not in origin]
+    wanted, known = set(labels), set(origin)
+    kept = [label for label in origin if label in wanted] + [label for label in labels if label not in known]
     rows: dict[str, list[str]] = {}
     if LONE in kept and len(kept) > 1:
         rows["model"] = [LONE]
     for label in kept:
         if match := NUMBERED.fullmatch(label):
             rows.setdefault(match["stem"], []).append(label)
-    lost = {match["stem"] for label in origin if label not in labels and (match := NUMBERED.fullmatch(label))}
+    lost = {match["stem"] for label in origin if label not in wanted and (match := NUMBERED.fullmatch(label))}
     moved = {
         label: f"{stem}-{number:05d}-of-{len(row):05d}{SHARD_SUFFIX}"
         for stem, row in rows.items()

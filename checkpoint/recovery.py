@@ -159,8 +159,9 @@ def sweep(target: Path) -> None:
 
 @contextmanager
 def editing(folder: Path) -> Iterator[None]:
-    """Be the only run that changes single files of `folder`. Raises Refused where another run is writing it, WriteFailed
-    where it cannot be known.
+    """Be the only run that changes single files of `folder`.
+
+    Raises Refused where another run is writing it, WriteFailed where that cannot be known.
 
     Where nothing may be created beside it, no run of this user can replace it either: then there is no lock.
     """
@@ -182,27 +183,28 @@ def refuse_busy(folder: Path) -> None:
 
 
 def _is_litter(target: Path) -> bool:
-    """Is there anything beside `target`, and nothing that a run can go on from? An empty lock is just being taken."""
-    paths = (staging_path(target), journal_path(target), spool_path(target), undo_path(target))
-    left = any(map(os.path.lexists, paths)) or _size(lock_path(target)) > 0
+    """Is there anything beside `target`, and nothing that a run can go on from?"""
+    paths = (staging_path(target), journal_path(target), spool_path(target), undo_path(target), lock_path(target))
+    left = any(map(os.path.lexists, paths))
     return left and not _can_go_on(target) and not (undo_path(target) / "record.json").exists()
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except OSError:
-        return 0
 
 
 def _can_go_on(target: Path) -> bool:
     """Is the folder to be the very one that its journal is of? One that was exchanged holds old files."""
     try:
-        with journal_path(target).open("rb") as file:
-            first = json.loads(file.readline(MAX_LINE))
+        first = json.loads(_first_line(journal_path(target)))
         return bool(first["folder"] == staging_path(target).lstat().st_ino)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return False
+
+
+def _first_line(path: Path) -> bytes:
+    """The first line of a regular file; a pipe of that name would have us wait for a writer."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        return os.pread(handle, MAX_LINE, 0).partition(b"\n")[0]
+    finally:
+        os.close(handle)
 
 
 def undo_leftover(target: Path) -> None:
@@ -232,7 +234,7 @@ def _read_record(record: Path, target: Path) -> Undo:
 
 def _read(record: Path) -> bytes:
     try:
-        return read_whole(record, MAX_RECORD)
+        return read_whole(record, MAX_RECORD, linked=False)
     except OSError as error:
         raise UnreadableCheckpoint(Problem("file-unreadable", error.strerror or str(error), str(record))) from error
 
@@ -248,6 +250,10 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 
 def sync_tree(folder: Path) -> None:
-    """Flush the names in `folder` and all folders inside it."""
-    for path, _, _ in os.walk(folder):
-        sync_folder(Path(path))
+    """Flush the names in `folder` and all folders inside it, however deep."""
+    left = [os.fspath(folder)]
+    while left:
+        here = left.pop()
+        sync_folder(Path(here))
+        with os.scandir(here) as entries:
+            left += (entry.path for entry in entries if entry.is_dir(follow_symlinks=False))

@@ -16,6 +16,9 @@ from checkpoint.wholefile import is_part
 
 SHARD_SUFFIX = ".safetensors"
 
+DEEPEST = 64
+"""Folders in one another; whoever walks them calls itself for each."""
+
 Known = tuple[Mapping[str, Header], Document | None]
 """Headers and the index that were read before, and need not be read again where the files are the same."""
 
@@ -86,7 +89,9 @@ class Folder:
         is written and published."""
         found: dict[str, Path] = {}
         for name, path in _visible_files(self.root, self.root):
-            if path.is_symlink() and not stays_inside(path, self.root):
+            if path.is_dir():
+                problems.append(Problem("unsafe-name", f"folders more than {DEEPEST} deep in one another", name))
+            elif path.is_symlink() and not stays_inside(path, self.root):
                 remedy = "Put the file itself in its place"
                 problems.append(Problem("unsafe-name", "links to a file outside the folder", name, remedy=remedy))
             elif name not in besides:
@@ -95,10 +100,14 @@ class Folder:
 
 
 def _visible_files(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
-    """Relative posix name and path of all but root's shards."""
+    """Relative posix name and path of all but root's shards, and of folders that are too deep to look into."""
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            if not path.name.startswith(".") and not path.is_symlink():
+            if path.name.startswith(".") or path.is_symlink():
+                continue
+            if len(path.parts) - len(root.parts) > DEEPEST:
+                yield path.relative_to(root).as_posix(), path
+            else:
                 yield from _visible_files(path, root)
         elif path.is_file() and not (folder == root and path.name.endswith(SHARD_SUFFIX)) and not is_part(path.name):
             yield path.relative_to(root).as_posix(), path

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -54,7 +55,8 @@ def staging_folder(target: Path, plan: str) -> Iterator[tuple[Path, Journal]]:
             journal = Journal(journal_path(target), staging_path(target), plan)
             clear_leftovers(target, journal.finished)
             try:
-                staging_path(target).mkdir(exist_ok=bool(journal.finished))
+                # closed to others until it has the mode it shall have: the target may be closed, or a folder in it
+                staging_path(target).mkdir(0o700, exist_ok=bool(journal.finished))
                 journal.start()
                 yield staging_path(target), journal
             except BaseException as error:
@@ -65,8 +67,10 @@ def staging_folder(target: Path, plan: str) -> Iterator[tuple[Path, Journal]]:
                     else:
                         discard(target)
                 raise
-            with undisturbed(), suppress(KeyboardInterrupt):  # the target stands: it is too late to stop anything
-                discard(target)
+            with undisturbed():  # the target stands: it is too late to stop anything
+                for _ in range(2):
+                    with suppress(KeyboardInterrupt):
+                        discard(target)
     except BaseException:
         for folder in missing:
             with suppress(OSError):
@@ -86,17 +90,20 @@ def publish_new(staged: Path, target: Path) -> None:
     existed = target.is_dir()
     if existed:
         copy_identity(target, staged)
+    else:
+        staged.chmod(_usual_mode(staged))
     sync_tree(staged)
     inode = staged.stat().st_ino
     try:
         os.rename(staged, target)
         sync_folder(target.parent)
     except BaseException:
-        if _is(target, inode):
-            os.rename(target, staged)
-            if existed:
-                target.mkdir()
-                copy_identity(staged, target)
+        with undisturbed():
+            if _is(target, inode):
+                os.rename(target, staged)
+                if existed:
+                    target.mkdir()
+                    copy_identity(staged, target)
         raise
 
 
@@ -115,16 +122,21 @@ def publish_over(staged: Path, target: Path) -> None:
         else:
             replace_files(staged, target)
     except BaseException:
-        if _is(target, inode):
-            _exchange(staged, target)
+        with undisturbed():
+            if _is(target, inode):
+                _exchange(staged, target)
         raise
 
 
 def replace_files(staged: Path, target: Path) -> None:
     """Move each staged file over its counterpart, index and config last, then remove what the new set lacks.
 
-    A failure on the way puts every old file back, and so does the next run after a kill.
+    A failure on the way puts every old file back, and so does the next run after a kill. Raises Refused where a folder
+    of the new set is a link in the old one: files would go to where it leads.
     """
+    elsewhere = [name for name in _folders(staged) if (target / name).is_symlink()]
+    if elsewhere:
+        raise Refused(Problem("unsafe-name", "links to a folder elsewhere", str(target), name) for name in elsewhere)
     new, old = dict(_files(staged)), dict(_files(target))
     changed = [name for name in new if not _is_same(new[name], old.get(name))]
     unwanted = [name for name in old if name not in new]
@@ -134,7 +146,7 @@ def replace_files(staged: Path, target: Path) -> None:
         added=tuple(name for name in changed if name not in old),
         folders=tuple(name for name in _folders(staged) if not (target / name).exists()),
     )
-    undo.folder.mkdir()
+    undo.folder.mkdir(0o700)
     for name in undo.replaced:
         undo.kept(name).parent.mkdir(parents=True, exist_ok=True)
         keep(target / name, undo.kept(name))
@@ -151,8 +163,9 @@ def replace_files(staged: Path, target: Path) -> None:
         journal_path(target).unlink(missing_ok=True)  # what it says is finished was moved: no run can go on from it
         undo.end()
     except BaseException:
-        undo.run()
-        undo.end()
+        with undisturbed():
+            undo.run()
+            undo.end()
         raise
 
 
@@ -161,6 +174,15 @@ def refuse_occupied(target: Path) -> None:
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         remedy = "Choose another --out, or remove it"
         raise Refused(Problem("target-exists", "already exists", str(target), remedy=remedy))
+
+
+def _usual_mode(folder: Path) -> int:
+    """The mode that a new folder in `folder` has: by umask, and by what is handed down."""
+    probe = folder / ".ckpt-mode"
+    probe.mkdir()
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    probe.rmdir()
+    return mode
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from checkpoint.errors import Problem, Refused, WriteFailed, naming
+from checkpoint.interrupts import undisturbed
 from checkpoint.locking import held, is_at, opened
 
 PART = ".ckpt-part"
@@ -17,12 +18,13 @@ PART = ".ckpt-part"
 _CANNOT_SYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
-def read_whole(path: Path, most: int) -> bytes:
-    """All bytes of the regular file `path`, at most `most`.
+def read_whole(path: Path, most: int, *, linked: bool = True) -> bytes:
+    """All bytes of the regular file `path`, at most `most`; through a link only where it may be `linked`.
 
     Raises OSError, also where it is larger or none: a pipe would have us wait for a writer, a device for ever.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    handle = os.open(path, flags if linked else flags | os.O_NOFOLLOW)
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
@@ -47,8 +49,9 @@ def write_whole(content: bytes, path: Path, code: str) -> None:
             with os.fdopen(handle, "wb", closefd=False) as file:
                 file.write(content)
             os.fsync(handle)
-            os.replace(part, path)
-            sync_folder(path.parent)
+            with undisturbed():  # what stands was not interrupted
+                os.replace(part, path)
+                sync_folder(path.parent)
         except BaseException:
             if handle >= 0 and is_at(part, handle):
                 with suppress(OSError):

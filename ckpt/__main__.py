@@ -124,7 +124,7 @@ def _show_notes(error: BaseException | None) -> None:
     while error is not None:
         for note in getattr(error, "__notes__", ()):
             print(f"ckpt: {escape(note)}", file=sys.stderr)
-        error = error.__cause__
+        error = error.__cause__ or error.__context__  # a second interrupt stands before the first, which has the note
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

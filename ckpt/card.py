@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from checkpoint.interrupts import undisturbed
 from checkpoint.places import Address, Place
 from checkpoint.recovery import editing
 from ckpt.options import FOLDER, base_option, examples, output_from, output_options
@@ -74,7 +75,8 @@ def command(folder: Path, base: Place | None, check: bool, to_stdout: bool, dry_
     with nullcontext() if check or dry_run or to_stdout else editing(folder):
         card = _made(folder, base, options, output)
         if not check and not dry_run and not to_stdout:
-            _write(card)
+            with undisturbed():  # two files that belong together
+                _write(card)
     if to_stdout:
         sys.stdout.buffer.write(card.after.encode())
         return

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checkpoint import Checkpoint, CkptError, Draft, Place, Refused, apply_plan, escape, open_checkpoint, plan_for, survey
+from checkpoint import (
+    Checkpoint,
+    CkptError,
+    Draft,
+    Place,
+    Refused,
+    apply_plan,
+    escape,
+    open_checkpoint,
+    plan_for,
+    survey,
+)
 from checkpoint.manifest import Provenance
 from ckpt.commandline import typed
 from ckpt.options import FOLDER, PLACE, examples, output_from, output_options

@@ -32,6 +32,7 @@ def place(value: str) -> Place:
 
 PLACE: Callable[[str], Place] = place
 
+
 @dataclass(frozen=True)
 class Writing:
     """How a command that writes was asked to write. `target` is None for in place."""

@@ -69,15 +69,20 @@ def _resident() -> int:
 
 def _rows(shards: Iterable[ShardPlan]) -> Iterator[tuple[str, ...]]:
     """A row for each shard that costs something; those that are linked under their own name share one."""
-    linked = [shard for shard in shards if shard.action == "linked" and shard.name == shard.was]
+    shards = list(shards)
+    linked = [shard for shard in shards if _stays(shard)]
     yield ("action", "shard", "bytes", "read")
     if linked:
         name = linked[0].name if len(linked) == 1 else plural(len(linked), "shard")
         yield ("linked", name, size(sum(shard.nbytes for shard in linked)), "-")
     for shard in shards:
-        if shard not in linked:
+        if not _stays(shard):
             name = shard.name if shard.was in (None, shard.name) else f"{shard.name} (was {shard.was})"
             yield (shard.action, name, size(shard.nbytes), size(shard.bytes_read) if shard.bytes_read else "-")
+
+
+def _stays(shard: ShardPlan) -> bool:
+    return shard.action == "linked" and shard.name == shard.was
 
 
 def _show_names(output: Output, verb: str, names: tuple[str, ...]) -> None:

@@ -78,7 +78,7 @@ def _validator(schema: Mapping[str, Any], keywords: Mapping[str, Any] | None = N
         Draft202012Validator.check_schema(dict(schema))
     except SchemaError as error:
         raise BadSchema(Problem("schema-invalid", error.message, tensor=readable_path(error.absolute_path))) from error
-    kind = extend(Draft202012Validator, keywords) if keywords else Draft202012Validator
+    kind = extend(Draft202012Validator, keywords) if keywords else Draft202012Validator  # type: ignore[no-untyped-call]
     validator: Validator = kind(dict(schema), registry=_registry())
     return validator
 

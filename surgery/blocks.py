@@ -82,10 +82,10 @@ def pack_block(data: memoryview, columns: int, dtype: str, scheme: Scheme, maths
 
 @lru_cache(maxsize=1)
 def kernels() -> ModuleType | None:
-    """The compiled kernels; None without numba."""
+    """The compiled kernels; None without numba, or where it finds no folder to keep them in."""
     try:
         from surgery import kernels as compiled
-    except ImportError:
+    except (ImportError, RuntimeError):
         return None
     return compiled
 

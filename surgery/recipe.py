@@ -10,8 +10,9 @@ from typing import Any
 
 from checkpoint import Address, Place, Problem, UnreadableCheckpoint
 from checkpoint.draft import Draft
-from checkpoint.wholefile import read_whole
+from checkpoint.errors import bounded
 from checkpoint.places import SCHEME
+from checkpoint.wholefile import read_whole
 from surgery.int8_head import int8_head
 from surgery.quantize import quantize
 from surgery.scheme import Group, Maths, Scheme
@@ -110,7 +111,7 @@ def _document(text: str, file: str) -> dict[str, Any]:
     faults = validate(document, "recipe")
     if faults:
         raise UnreadableCheckpoint(
-            Problem("recipe-invalid", fault.message, file, fault.path or None) for fault in faults
+            bounded(Problem("recipe-invalid", fault.message, file, fault.path or None) for fault in faults)
         )
     return document
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from checkpoint import (
     make_plan,
     open_checkpoint,
 )
+from checkpoint.errors import naming
 
 GRAFT = "model-graft.safetensors"
 ORIGINAL = dict(entries())
@@ -46,6 +48,19 @@ def _full(path: Path) -> None:
 
 def _link(path: Path) -> None:
     path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O error"), OSError(errno.ENOSPC, "full", 7)])
+def test_a_failure_that_knows_no_file_or_only_a_handle_is_given_one(error: OSError, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"I/O error|full") as caught, naming(tmp_path / "x"):
+        raise error
+    assert caught.value.filename == str(tmp_path / "x")
+
+
+def test_a_failure_that_knows_its_file_keeps_it(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught, naming(tmp_path / "x"):
+        (tmp_path / "y").stat()
+    assert caught.value.filename == str(tmp_path / "y")
 
 
 @pytest.mark.parametrize("make", [_file, _full, _link])
@@ -81,6 +96,34 @@ def test_a_source_that_changed_since_it_was_read_is_refused(source: Path, target
     draft = Draft.of(open_checkpoint(source))
     write_shard(source / SHARDS[1], {name: ORIGINAL[name] for name in ("t5", "t4", "t3")})
     assert refused(draft, target) == ["source-changed"]
+
+
+def other_shard(folder: Path, names: tuple[str, ...]) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    write_shard(folder / "model.safetensors", {name: ("I8", (len(name),), name.encode()) for name in names})
+
+
+def test_a_base_that_changed_since_it_was_read_is_refused(tmp_path: Path, source: Path, target: Path) -> None:
+    other_shard(tmp_path / "base", ("x", "y"))
+    base = open_checkpoint(tmp_path / "base")
+    draft = Draft.of(open_checkpoint(source)).added({"x": base.tensors["x"]}, GRAFT)
+    draft = draft.noting("graft", "1 tensor", sources={"from": base})
+    write(draft, tmp_path / "before")
+    other_shard(tmp_path / "base", ("y", "x"))
+    assert refused(draft, target) == ["source-changed"]
+
+
+@pytest.mark.parametrize("name", [SHARDS[0], SHARDS[1]], ids=["computed", "linked"])
+def test_a_source_that_changes_while_it_is_read_is_refused(source: Path, target: Path, name: str) -> None:
+    times = iter(range(1, 1000))
+    draft = with_work(
+        Draft.of(open_checkpoint(source)), "t0", before=lambda block: os.utime(source / name, ns=(0, next(times)))
+    )
+    with pytest.raises(Refused) as caught:
+        write(draft, target)
+    assert [(problem.code, problem.file) for problem in caught.value.problems] == [("source-changed", name)]
+    assert os.listdir(target.parent) == ["source"]
 
 
 def test_a_shard_that_vanished_is_told(source: Path, target: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,7 +11,7 @@ pytest.importorskip("numba")
 
 from test_rtn import SCHEMES, awkward  # noqa: E402
 
-from surgery.blocks import PackedRows, fused, pack_block, reference  # noqa: E402
+from surgery.blocks import PackedRows, fused, kernels, pack_block, reference  # noqa: E402
 from surgery.rtn import NotFinite  # noqa: E402
 from surgery.scheme import Maths, Scheme  # noqa: E402
 
@@ -111,3 +113,21 @@ def test_rows_that_end_inside_a_word_go_to_the_reference() -> None:
     packed = pack_block(raw(weight), 33, "BF16", Scheme(4, None), "fp32")
     assert packed.packed.nbytes == len(weight) * 5 * 4
     assert same(packed, reference(raw(weight), 33, "BF16", Scheme(4, None), "fp32"))
+
+
+class NoCacheFolder:
+    """What numba does where it can keep its compiled code nowhere, as a finder of modules."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "surgery.kernels":
+            raise RuntimeError("cannot cache function 'pack_symmetric': no locator available")
+
+
+def test_where_numba_finds_no_folder_torch_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    import surgery
+
+    monkeypatch.delitem(sys.modules, "surgery.kernels", raising=False)
+    monkeypatch.delattr(surgery, "kernels", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [NoCacheFolder, *sys.meta_path])
+    assert kernels() is None

@@ -90,6 +90,13 @@ class Case:
         return group_modules(self.checkpoint.tensors)
 
     @cached_property
+    def ignored(self) -> frozenset[str]:
+        """The entries of the ignore list, as they are spelled."""
+        from verify.engines import ignore_entries
+
+        return frozenset(ignore_entries(self.quantization or {}))
+
+    @cached_property
     def named(self) -> dict[str, None]:
         """Every tensor name that the folder knows of, in order: stored, only indexed, or in a shard outside the index.
 

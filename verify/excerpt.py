@@ -27,8 +27,9 @@ from operator import attrgetter, itemgetter
 
 from checkpoint import Checkpoint, TensorRef
 from checkpoint.families import ExpertBlock, Spec
+from checkpoint.matching.digits import is_digit_blind
 from checkpoint.modules import SUFFIXES
-from checkpoint.patterns import PREFIX, is_digit_blind
+from checkpoint.patterns import PREFIX
 from verify.case import Case, Notes
 from verify.descent import Wanted
 from verify.engines import ignore_entries, target_groups

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint import CkptError, Problem
+from checkpoint.errors import bounded
 from checkpoint.wholefile import read_whole
 from verify.finding import Finding
 from verify.registry import RULES
@@ -61,7 +62,7 @@ def load_waivers(path: Path | str) -> tuple[Waiver, ...]:
 
     faults = validate(document, "waivers")
     if faults:
-        raise BadWaiver(Problem("waiver-invalid", fault.message, file, fault.path or None) for fault in faults)
+        raise BadWaiver(bounded(Problem("waiver-invalid", fault.message, file, fault.path or None) for fault in faults))
     found = tuple(Waiver(entry["rule"], entry.get("place"), entry["reason"]) for entry in document["waivers"])
     problems = [
         Problem("waiver-unknown", f"{waiver.rule!r} names no rule", file, f"waivers[{number}].rule")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from checkpoint.families.template import Repeat, Scope, Section, TensorTemplate
-from checkpoint.families.values import Values
+from checkpoint.families.values import MOST_TENSORS, Values
 
 if TYPE_CHECKING:
     from checkpoint.families.family import Family
@@ -149,6 +149,10 @@ def _others(count: int, omitted: frozenset[int]) -> Iterable[int]:
 def build_spec(family: Family, values: Values) -> Spec:
     """Place every template of `family` as `values` call for; what is missing is noted in `values.faults`."""
     places = [place for section in family.sections for place in _places(family, section, values)]
+    lines = tuple(line for place in places for line in _place_lines(place, values))
+    total = sum(line.repeats for line in lines)
+    if total > MOST_TENSORS:
+        values.faults["the layers and experts"] = f"make {total:,} tensors, more than {MOST_TENSORS:,}"
     return Spec(
         tied=values.holds("tie_word_embeddings"),
         vision=bool(family.vision_config) and values.holds(str(family.vision_config)),
@@ -156,7 +160,7 @@ def build_spec(family: Family, values: Values) -> Spec:
         layers=tuple(Layer(prefix, facts) for section, prefix, facts in places if _is_decoder(section)),
         experts=tuple(_expert_blocks(family, values, places)),
         layouts=family.layouts,
-        lines=tuple(line for place in places for line in _place_lines(place, values)),
+        lines=lines,
     )
 
 

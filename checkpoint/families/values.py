@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from checkpoint.errors import Problem, UnreadableCheckpoint
+from checkpoint.dtypes import LIMIT
+from checkpoint.errors import Problem, UnreadableCheckpoint, brief
 from checkpoint.families.expression import Expression, parse
 
 Default = int | bool | str
 VISION = "vision."
 # No model comes near it; a config that asks for more is broken or hostile, and its tensor list would fill the memory.
 MOST_REPEATS = 16384
+MOST_TENSORS = 2_000_000
+"""Of layers and experts together. Kimi K2 has 70,000; ten million would fill the memory."""
 
 
 class SpecError(UnreadableCheckpoint, ValueError):
@@ -43,9 +46,9 @@ class Values:
             value = self.defaults[name]
             if isinstance(value, str):
                 return self._default(name, value)
-        if isinstance(value, int):
+        if isinstance(value, int) and abs(value) < LIMIT:
             return int(value)
-        self.faults[name] = "is missing" if value is None else f"is {value!r}, not an integer"
+        self.faults[name] = "is missing" if value is None else f"is {brief(value)}, not an integer of 64 bits"
         return 1
 
     def evaluate(self, expression: Expression) -> int:
@@ -76,7 +79,7 @@ class Values:
             return None
         if isinstance(value, list) and all(isinstance(item, kind) for item in value):
             return value
-        self.faults[name] = f"is {value!r}, not a list of {kind.__name__}"
+        self.faults[name] = f"is {brief(value)}, not a list of {kind.__name__}"
         return None
 
     def holds(self, name: str) -> bool:

@@ -16,7 +16,7 @@ from checkpoint.folder import RECORDS
 from checkpoint.header import TensorRef, read_header
 from checkpoint.manifest.inputs import header_digest
 from checkpoint.manifest.value import Manifest
-from checkpoint.shelf import SHARD_SUFFIX
+from checkpoint.shelf import DEEPEST, SHARD_SUFFIX
 from checkpoint.wholefile import is_part
 
 Progress = Callable[[str, int], None]
@@ -95,6 +95,9 @@ def _present(root: Path) -> Iterator[str]:
     """Every file that is no tool's own, by relative name: those in hidden folders are left alone."""
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        if len(Path(folder).parts) - len(root.parts) > DEEPEST:
+            found = f"folders more than {DEEPEST} deep in one another"
+            raise UnreadableCheckpoint(Problem("unsafe-name", found, Path(folder).relative_to(root).as_posix()))
         for name in files:
             path = Path(folder, name)
             if path.is_file() and not is_part(name):

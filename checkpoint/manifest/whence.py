@@ -6,6 +6,7 @@ to blobs that are named by their hash), `hf download --local-dir` (`.cache/huggi
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -13,11 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpoint.files import stays_inside
 from checkpoint.folder import MANIFEST
 from checkpoint.places import SCHEME, Root
+from checkpoint.wholefile import read_whole
 
-SMALL = 64 * 1024
-"""Bytes that are read of a file which should have a few lines."""
+SMALL = 1024 * 1024
+"""Bytes; a note has a few lines, and git's list of all branches and tags one for each."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -73,7 +76,7 @@ def _download(root: Path, name: str) -> tuple[str, str] | None:
     """(commit, etag) of a file as huggingface_hub noted them when it downloaded it; None if it was written since."""
     note = root / ".cache" / "huggingface" / "download" / f"{name}.metadata"
     try:
-        lines = _text(note).split()
+        lines = _text(note, root).split()
         moment = float(lines[2])
         fresh = (root / name).stat().st_mtime <= moment + _SECOND
     except (OSError, ValueError, IndexError):
@@ -86,7 +89,7 @@ def _head(root: Path) -> str | None:
     if (root / MANIFEST).exists():
         return None
     with suppress(OSError, ValueError):
-        head = _text(root / ".git" / "HEAD").strip()
+        head = _text(root / ".git" / "HEAD", root).strip()
         reference = head.removeprefix("ref: ")
         if reference != head:
             head = _resolved(root / ".git", reference)
@@ -100,11 +103,15 @@ def _resolved(git: Path, reference: str) -> str:
         raise ValueError(reference)
     loose = git / reference
     if loose.is_file():
-        return _text(loose).strip()
-    packed = re.search(rf"^([0-9a-f]{{40}}) {re.escape(reference)}$", _text(git / "packed-refs"), re.MULTILINE)
+        return _text(loose, git.parent).strip()
+    packed = re.search(
+        rf"^([0-9a-f]{{40}}) {re.escape(reference)}$", _text(git / "packed-refs", git.parent), re.MULTILINE
+    )
     return packed[1] if packed else ""
 
 
-def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(SMALL).decode()
+def _text(path: Path, root: Path) -> str:
+    """What a note of a tool says. Raises OSError for what is no small file inside the folder, and ValueError."""
+    if not stays_inside(path, root):
+        raise OSError(errno.ELOOP, "links to a file outside the folder", str(path))
+    return read_whole(path, SMALL).decode()

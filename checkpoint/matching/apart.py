@@ -77,9 +77,7 @@ class Apart:
             pipe, null = subprocess.PIPE, subprocess.DEVNULL
             try:
                 # of its own session: an interrupt of the terminal is for us, who then stop it
-                self._process = subprocess.Popen(
-                    command, stdin=pipe, stdout=pipe, stderr=null, start_new_session=True
-                )
+                self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, start_new_session=True)
             except OSError as error:
                 raise Slow from error
             self._owner = os.getpid()

@@ -1,8 +1,8 @@
 """A process that matches for another one: a line of JSON in, a line of JSON out, and nothing of this project loaded.
 
 Asked: {"pattern", "names", "seconds"}. Answered: {"found": [true, ...], "seconds": processor time}, {"slow": number of
-names that were done}, or {"invalid": why it is no regular expression}. A signal ends a match that takes too long: `re` looks for signals, though
-for those of the main thread alone.
+names that were done}, or {"invalid": why it is no regular expression}. A signal ends a match that takes too long: `re`
+looks for signals, though for those of the main thread alone.
 """
 
 from __future__ import annotations

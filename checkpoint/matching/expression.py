@@ -34,6 +34,9 @@ LONG = 96
 LONG_PATTERN = 2_000
 """Characters of a pattern; longer ones are not even parsed here."""
 
+LONGEST_PATTERN = 1 << 16
+"""Characters beyond which a pattern is none."""
+
 MOST_KNOWN = 1 << 17
 """Answers that an expression asked apart keeps."""
 
@@ -69,6 +72,8 @@ def expression(pattern: str) -> Matcher:
     """`pattern`, compiled. Raises re.error for what is none, or what was found to be too slow."""
     if pattern in _slow:
         raise KnownSlow(f"takes longer than {SECONDS:.0f} s to be held against the names")
+    if len(pattern) > LONGEST_PATTERN:
+        raise re.error(f"it has {len(pattern):,} characters, more than {LONGEST_PATTERN:,}")
     try:
         bound = ways(pattern) if len(pattern) <= LONG_PATTERN else Ways(inf, 0)
         if bound.free <= 1 and bound.fixed <= PLAIN:

@@ -21,6 +21,7 @@ def transport() -> ModuleType:
 
     return sys.modules[type(get_session()).__module__.partition(".")[0]]
 
+
 LONGEST_WAIT = 300.0
 """Seconds; no server is waited for longer, whatever it asks."""
 

@@ -61,7 +61,7 @@ class Spool:
         return (file for file, nbytes in wanted.items() if 2 * nbytes > file.size and file.size <= self._budget)
 
     def _downloaded(self, file: RemoteFile) -> Path:
-        self._folder.mkdir(exist_ok=True)
+        self._folder.mkdir(0o700, exist_ok=True)
         path = self._folder / (file.sha256 or f"{file.commit}-{file.blob}")
         part = path.with_suffix(".part")
         if path.exists() and path.stat().st_size == file.size:

@@ -3,6 +3,7 @@ files in git-lfs's store, so that no gigabytes are copied."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -62,8 +63,11 @@ def _fill(root: Path, contents: Iterable[tuple[Entry, bytes]], weights: Mapping[
             _place(root, entry).write_bytes(content)
     for entry, path in weights.items():
         share(path, _place(root, entry))
-    for entry, content in links:
-        _place(root, entry).symlink_to(os.fsdecode(content))
+    # all folders before the first link: in a tree that has a link and a folder of one name, one would lead elsewhere
+    for place, content in [(_place(root, entry), content) for entry, content in links]:
+        if b"\0" in content:
+            raise OSError(errno.EINVAL, "a link to a name that no file can have", place.name)
+        place.symlink_to(os.fsdecode(content))
 
 
 def _place(root: Path, entry: Entry) -> Path:

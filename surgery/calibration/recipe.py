@@ -134,9 +134,16 @@ def _source_problems(source: dict[str, Any], place: str, recipe: Path) -> Iterat
         yield Problem(
             "source-form", f"the file {name!r}", str(recipe), place, f"a name that ends in {' or '.join(FORMS)}"
         )
-    elif not (recipe.parent / name).is_file():
+    elif not _is_file(recipe.parent / name):
         remedy = "Paths are taken from the folder of the recipe"
         yield Problem("source-absent", f"{name} is not a file", str(recipe), place, remedy=remedy)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long is an error, not the name of no file
+        return False
 
 
 def _name(source: Mapping[str, Any]) -> str:

@@ -80,7 +80,7 @@ def _calibrate(model: Any, job: Job, sequences: Sequence[Sequence[int]]) -> None
     )
     oneshot(
         model=model,
-        processor=AutoTokenizer.from_pretrained(job.base, local_files_only=True),
+        processor=AutoTokenizer.from_pretrained(job.base, local_files_only=True, trust_remote_code=False),
         # a loader is taken as it is, in its order; a dataset would be shuffled, and cut to 512 samples
         dataset=torch.utils.data.DataLoader(rows),
         recipe=modifier,
@@ -96,7 +96,8 @@ def _save(model: Any, job: Job, work: Path) -> None:
 
     part = work / f"{EXPORT}.part"
     model.save_pretrained(part, save_compressed=True, max_shard_size=SHARD_SIZE)
-    AutoTokenizer.from_pretrained(job.base, local_files_only=True).save_pretrained(part)
+    tokenizer = AutoTokenizer.from_pretrained(job.base, local_files_only=True, trust_remote_code=False)
+    tokenizer.save_pretrained(part)
     part.replace(work / EXPORT)
 
 

@@ -90,10 +90,9 @@ def targeted(case: Case, mismatch: Mismatch) -> str:
 
 def _parent_entry(case: Case, module: str) -> str | None:
     """An exact ignore entry that names a parent of `module`, as if it covered what is inside."""
-    entries = Entries(ignore_entries(case.quantization or {}))
     while "." in module:
         module = module.rpartition(".")[0]
-        if module in entries:
+        if module in case.ignored:
             return module
     return None
 

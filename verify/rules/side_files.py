@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint import CONFIG, Checkpoint, Problem, UnreadableCheckpoint
-from checkpoint.document import parse_json
+from checkpoint.document import MOST_DIGITS, parse_json
 from checkpoint.side_files import SideFiles, is_same, size_of
 from verify.case import Case
 from verify.finding import Severity
@@ -166,7 +166,7 @@ def _ids_beyond(case: Case) -> Iterator[Hit]:
     if type(size) is not int:
         return
     added = _side_json(case, "tokenizer_config.json").get("added_tokens_decoder")
-    ids = [int(key) for key in added if key.isdecimal()] if isinstance(added, dict) else []
+    ids = [int(key[:MOST_DIGITS]) for key in added if key.isdecimal()] if isinstance(added, dict) else []
     consequence = "an index outside the embedding: a crash, or another token's row"
     if ids and max(ids) >= size:
         yield Hit("tokenizer_config.json", f"token id {max(ids)}, vocab_size {size}", consequence, RESTORE)

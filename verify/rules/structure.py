@@ -33,10 +33,12 @@ class Reading:
     versions: str = ""
 
     def __call__(self, case: Case) -> Iterator[Hit]:
-        found = [problem for problem in distinct_problems(case) if problem.code in self.codes]
-        for file in dict.fromkeys(problem.file for problem in found):
-            mine = [problem for problem in found if problem.file == file]
-            yield from self._hits(file or "", mine)
+        found: dict[str, list[Problem]] = {}
+        for problem in distinct_problems(case):
+            if problem.code in self.codes:
+                found.setdefault(problem.file or "", []).append(problem)
+        for file, mine in found.items():
+            yield from self._hits(file, mine)
 
     def _hits(self, file: str, problems: list[Problem]) -> Iterator[Hit]:
         """Per file: one hit for faults of the file itself, folded ones for its tensors."""
@@ -117,7 +119,7 @@ READINGS = (
     Reading(
         "F09",
         "the index and config.json are well formed",
-        ("index-missing", "index-invalid", "index-incomplete", "json-invalid"),
+        ("index-missing", "index-invalid", "index-incomplete", "json-invalid", "config-excessive"),
         "transformers raises, or finds no weights",
         "transformers: KeyError 'metadata'",
         "Write the checkpoint anew with any ckpt operation",

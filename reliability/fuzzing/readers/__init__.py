@@ -1,0 +1,1 @@
+"""A target for every reader."""

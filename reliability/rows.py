@@ -1,0 +1,36 @@
+"""What a harness found, as a file in `results/`.
+
+The file is `{"topic": ..., "rows": [{"what": ..., "tried": n, "survived": n, "note": ...}, ...]}`: of each subject how
+often it was tried, how often what was promised held, and what a reader should know beside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RESULTS = Path(__file__).with_name("results")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table."""
+
+    what: str
+    tried: int
+    survived: int
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.survived:>5} of {self.tried:<5} {self.what}" + (f" ({self.note})" if self.note else "")
+
+
+def save(topic: str, rows: Iterable[Row]) -> Path:
+    """Write the rows of `topic`."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{topic}.json"
+    document = {"topic": topic, "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
