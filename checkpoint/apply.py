@@ -105,7 +105,7 @@ def apply_plan(
     """Write the plan to the new folder `target`, or in place of its origin (None).
 
     At most `workers` threads compute, and no more than `memory` bytes of buffers allow. `hashing` costs a core about
-    0.7 s a gigabyte, beside the rest. Shards of the Hub are downloaded whole, and their hashes checked, while they fit
+    1.5 s a gigabyte, beside the rest. Shards of the Hub are downloaded whole, and their hashes checked, while they fit
     into `cache` bytes of disk; what does not fit is read by range. `provenance` is for the manifest, which every folder
     gets. Raises Refused or WriteFailed, with source and target as they were; UnreadableCheckpoint where a source fails:
     what was finished by then is kept beside the target for the next run of the same plan, if it may succeed.

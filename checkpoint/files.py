@@ -35,7 +35,10 @@ def is_plain_name(name: str) -> bool:
 
 def stays_inside(path: Path, root: Path) -> bool:
     """Does `path`, links followed, end in `root`, or in the blob store of the Hub cache `root` is a snapshot of?"""
-    real, home = path.resolve(), root.resolve()
+    try:
+        real, home = path.resolve(), root.resolve()
+    except (OSError, RuntimeError):  # a loop of links, which is an OSError from Python 3.13 on
+        return False
     if real.is_relative_to(home):
         return True
     return home.parent.name == "snapshots" and real.is_relative_to(home.parent.parent / "blobs")

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -106,10 +107,18 @@ def clear_leftovers(target: Path, finished: Collection[str] = ()) -> None:
     staged = staging_path(target)
     for folder in (undo_path(target), staged):
         if folder.is_dir() and not folder.is_symlink() and not (folder == staged and finished):
-            shutil.rmtree(folder)
+            _remove_folder(folder)
     for path in staged.iterdir() if finished else ():
         if path.name not in finished:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            _remove_folder(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _remove_folder(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except RecursionError as error:
+        found = "holds folders that are too deep in one another to be removed"
+        raise Refused(Problem("leftover-deep", found, str(folder), remedy="Remove it: rm -r")) from error
 
 
 def discard(target: Path) -> None:
@@ -117,8 +126,8 @@ def discard(target: Path) -> None:
 
     What cannot be removed now is removed by the next run; the target is right whatever becomes of it.
     """
-    shutil.rmtree(staging_path(target), ignore_errors=True)
-    shutil.rmtree(spool_path(target), ignore_errors=True)
+    _remove(staging_path(target))
+    _remove(spool_path(target))
     with suppress(OSError):
         journal_path(target).unlink()
     discard_undone(target)
@@ -127,7 +136,17 @@ def discard(target: Path) -> None:
 def discard_undone(target: Path) -> None:
     """Remove the old files of a step that came to its end, or was undone, or had not begun."""
     if not (undo_path(target) / "record.json").exists():
-        shutil.rmtree(undo_path(target), ignore_errors=True)
+        _remove(undo_path(target))
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, if it can be; or what stands in its place: to open a pipe, as removing a folder does, would have
+    us wait for a writer."""
+    with suppress(OSError, RecursionError):
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
 
 
 def undo_interrupted(target: Path) -> None:
@@ -246,7 +265,11 @@ def _is_spelled(name: str) -> bool:
 
 def _is_inside(path: Path, folder: Path) -> bool:
     """Does `path` name an entry in `folder` or in a folder inside it, links on the way followed?"""
-    return path.name not in ("", "..") and path.parent.resolve().is_relative_to(folder.parent.resolve() / folder.name)
+    try:
+        home = folder.parent.resolve() / folder.name
+        return path.name not in ("", "..") and path.parent.resolve().is_relative_to(home)
+    except RuntimeError:  # a loop of links, which is an OSError from Python 3.13 on
+        return False
 
 
 def sync_tree(folder: Path) -> None:

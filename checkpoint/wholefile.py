@@ -25,10 +25,11 @@ def read_whole(path: Path, most: int, *, linked: bool = True) -> bytes:
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     handle = os.open(path, flags if linked else flags | os.O_NOFOLLOW)
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
     with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "is not a regular file", str(path))
         content = file.read(min(status.st_size, most) + 1)
         if len(content) > status.st_size:  # it grew, or is of those that have no size, as in /proc
             content += file.read(max(most + 1 - len(content), 0))

@@ -46,5 +46,5 @@ def test_what_a_harness_saves_is_what_the_page_reads(tmp_path: Path, monkeypatch
     from reliability import rows
 
     monkeypatch.setattr(rows, "RESULTS", tmp_path)
-    save("hostile", [Row("x", 2, 2, "fine")])
-    assert "| x | 2 | 2 | fine |" in page.blocks(tmp_path)["hostile"]
+    save("fuzzing", [Row("x", 2, 2, "fine")])
+    assert "| x | 2 | 2 | fine |" in page.blocks(tmp_path)["fuzzing"]

@@ -283,3 +283,13 @@ def write_sparsely(folder: Path, entries: Entries, config: dict[str, object]) ->
     index = {"metadata": {"total_size": total}, "weight_map": dict.fromkeys(entries, file)}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("value", [10**30, "many", 2.5, True])
+def test_a_size_that_no_model_has_is_found_and_one_that_is_not_said_is_not(tmp_path: Path, value: object) -> None:
+    folder = dense_llama(tmp_path / "model")
+    edit_json(folder / "config.json", lambda config: config.update(vocab_size=value))
+    faults = [one for one in verify(folder, only=["I02"]).findings if one.place == "config.json"]
+    assert bool(faults) == (value is not True)  # which counts as 1, and then the shapes differ
+    edit_json(folder / "config.json", lambda config: config.pop("vocab_size"))
+    assert not verify(folder, only=["I02"]).findings

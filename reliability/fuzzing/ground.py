@@ -98,10 +98,10 @@ def experts(user: str) -> Path:
     return written(place() / f"qwen-{user}", QWEN)
 
 
-def written(folder: Path, config: Mapping[str, Any]) -> Path:
-    """What `config` calls for, in two shards, experts one by one and packed."""
+def written(folder: Path, config: Mapping[str, Any], *, packed: bool = True) -> Path:
+    """What `config` calls for, in two shards, experts one by one, and packed unless they shall not be."""
     folder.mkdir()
-    shapes = dict(_stored(config))
+    shapes = dict(_stored(config, packed))
     names = list(shapes)
     shards = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
     for file, held in shards.items():
@@ -126,12 +126,12 @@ def shard(shapes: Shapes) -> bytes:
     return len(text).to_bytes(8, "little") + text + bytes(position)
 
 
-def _stored(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
+def _stored(config: Mapping[str, Any], packed: bool) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
     family = load_family(str(config["model_type"]))
     spec = family.spec(config)
     for name, tensor in spec.tensors(dict.fromkeys(spec.layouts, "per_expert")).items():
         module = name.removesuffix(".weight")
-        if tensor.kind in ("linear", "expert") and len(tensor.shape) == 2 and not name.startswith("mtp."):
+        if packed and tensor.kind in ("linear", "expert") and len(tensor.shape) == 2 and not name.startswith("mtp."):
             rows, columns = tensor.shape
             yield f"{module}.weight_packed", ("I32", (rows, columns // 8))
             yield f"{module}.weight_scale", ("BF16", (rows, columns // 32))

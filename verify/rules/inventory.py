@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from checkpoint import CONFIG
 from checkpoint.dtypes import FLOATS
+from checkpoint.families import SpecError
 from verify.case import Case
 from verify.claims import is_head, is_vision, place_of
 from verify.engines import concerned
@@ -51,6 +53,7 @@ def missing_tensors(case: Case) -> Iterable[Hit]:
     remedy="ckpt graft SRC --from BASE --tensors NAME",
 )
 def shapes(case: Case) -> Iterable[Hit]:
+    yield from _impossible(case)
     if case.inventory is None:
         return
     tensors, wanted = case.checkpoint.tensors, case.inventory.wanted
@@ -61,6 +64,18 @@ def shapes(case: Case) -> Iterable[Hit]:
     )
     consequence = "vLLM cuts surplus rows off without a word and raises on the rest"
     yield from gather(faults, consequence=consequence, remedy=GRAFT)
+
+
+def _impossible(case: Case) -> Iterator[Hit]:
+    """What the config says of sizes and no model can have. What it does not say, engines have a default for."""
+    try:
+        if case.family is not None and case.described is None:
+            case.family.spec(case.config)
+    except SpecError as error:
+        for problem in error.problems:
+            if "is missing" not in problem.found:
+                remedy = "ckpt restore-files SRC --base BASE"
+                yield Hit(CONFIG, problem.found, "engines raise, or build another model", remedy)
 
 
 @rule(

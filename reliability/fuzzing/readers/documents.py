@@ -187,6 +187,8 @@ TARGETS = (
         KEYS,
         asked=500_000,
     ),
-    Target("side", "JSON side files, through the rules on them", side, side_seeds, mutate_side, SIDE_KEYS),
+    Target(
+        "side", "JSON side files, through the rules on them", side, side_seeds, mutate_side, SIDE_KEYS, asked=300_000
+    ),
     Target("layout", "names, folded and unfolded, and the layout document", names, name_seeds, other_names, ("re:",)),
 )
