@@ -126,7 +126,8 @@ def _repeat(least: int, most: int, body: Any) -> Ways:
     if inner.free == 0 and inner.fixed == 1:
         if width == 0:
             return Ways(float(most if most is not sre.MAXREPEAT else least + 1), 0)
-        return Ways(1, 0) if least == most else Ways(1, 1)
+        times = most - least + 1
+        return Ways(1, 1) if most is sre.MAXREPEAT or times > MOST_UNROLLED else Ways(times, 0)
     if most is sre.MAXREPEAT or most > MOST_UNROLLED:
         return Ways(inf, 0)
     return Ways(sum(inner.fixed**times for times in range(least, most + 1)), inner.free * most)
