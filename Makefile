@@ -27,7 +27,7 @@ test-highest:
 	rm -rf $(HIGHEST)
 	$(PYTHON) -m venv $(HIGHEST)
 	$(HIGHEST)/bin/pip install --quiet --upgrade pip
-	$(HIGHEST)/bin/pip install --quiet --editable '.[sign,test-core]'
+	$(HIGHEST)/bin/pip install --quiet --editable '.[sign,serve,plots,test-core]'
 	$(HIGHEST)/bin/pip list
 	$(HIGHEST)/bin/python -m pytest -n 2 @tests/lowest.txt
 
@@ -46,7 +46,7 @@ bench: $(INSTALLED)
 
 # What docs/reliability.md tells: hours. Parts that need root (mounts) say so and are left out without it
 reliability: $(INSTALLED)
-	for topic in crashes disks limits reproducible fuzzing; do $(BIN)/python -m reliability.$$topic || exit 1; done
+	for topic in crashes disks hostile limits reproducible fuzzing; do $(BIN)/python -m reliability.$$topic || exit 1; done
 	$(BIN)/python -m reliability.page
 
 lint: $(INSTALLED)
@@ -66,7 +66,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
 	$(OLDEST) -m venv $(LOWEST)
 	$(LOWEST)/bin/pip install --quiet --upgrade pip
-	$(LOWEST)/bin/pip install --quiet --constraint constraints-lowest.txt --editable '.[sign,test-core]'
+	$(LOWEST)/bin/pip install --quiet --constraint constraints-lowest.txt --editable '.[sign,serve,plots,test-core]'
 	touch $@
 
 # requirements-dev.lock anew: the newest releases that pyproject.toml allows, by hash

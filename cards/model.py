@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from cards.parts import Entry, Row, entries, rows
-from cards.sizes import Sizes, total
 from checkpoint import Checkpoint
 from checkpoint.families import Family, Spec, SpecError, find_family
 from checkpoint.layout import layout
 from checkpoint.quantization import quantization_config
+from costs import Costs, Sizes, costs, total
 from verify import Case, Report, verify
 from verify.engines import config_groups
 from verify.rules.parallel import TILE_COLUMNS, TILE_ROWS
@@ -75,6 +75,11 @@ class Model:
     @cached_property
     def sizes(self) -> Sizes:
         return total(row.sizes for row in self.rows)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What an engine holds of it."""
+        return costs(self.checkpoint, document=self.document)
 
     @cached_property
     def draft_sizes(self) -> Sizes:

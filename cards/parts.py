@@ -1,6 +1,6 @@
 """What is stored, gathered to the parts of a model that a reader knows, each with its form and the reason for it.
 
-The parts are data: `parts.json`, described by `schemas/card_parts.schema.json`.
+What a card says of the parts is data: `parts.json`, described by `schemas/card_parts.schema.json`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cards.sizes import Sizes, sizes_of, total
-from checkpoint import Checkpoint, group_modules
+from checkpoint import Checkpoint
 from checkpoint.families import Family
 from checkpoint.folding import unfold
+from costs import Sizes, table_order, total
+from costs import entries as stored
 from verify.engines import load_engine
 
 DATA = Path(__file__).with_name("parts.json")
@@ -36,11 +37,10 @@ class Reason:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a model: `pattern` is matched against the whole of a folded name."""
+    """What is said of a part of a model."""
 
     id: str
     title: str
-    pattern: re.Pattern[str]
     why_dense: tuple[Reason, ...]
     otherwise: str | None
 
@@ -97,27 +97,19 @@ class Row:
 
 @cache
 def parts() -> tuple[Part, ...]:
-    """All parts, in the order in which a module is held against them."""
+    """All parts of which a card tells."""
     return tuple(_part(one) for one in _data()["parts"])
 
 
 def entries(checkpoint: Checkpoint, document: Mapping[str, Any]) -> tuple[Entry, ...]:
     """Every entry of the checkpoint's layout `document`."""
-    modules = group_modules(checkpoint.tensors)
-    return tuple(
-        Entry(
-            next(part for part in parts() if part.pattern.fullmatch(pattern)),
-            pattern,
-            one,
-            sizes_of((modules[name] for name in unfold(pattern)), checkpoint.tensors, one),
-        )
-        for pattern, one in document["modules"].items()
-    )
+    told = {part.id: part for part in parts()}
+    return tuple(Entry(told[one.part.id], one.pattern, one.layout, one.sizes) for one in stored(checkpoint, document))
 
 
 def rows(found: tuple[Entry, ...]) -> tuple[Row, ...]:
     """The entries by part and form, in the order of the table, what is packed before what is dense."""
-    order = {name: number for number, name in enumerate(_data()["order"])}
+    order = table_order()
     groups: dict[tuple[int, bool, str], list[Entry]] = {}
     for entry in found:
         groups.setdefault((order[entry.part.id], not entry.packed, entry.form), []).append(entry)
@@ -171,7 +163,7 @@ def _matrices(when: str, row: Row) -> Iterator[dict[str, int]]:
 
 def _part(one: Mapping[str, Any]) -> Part:
     reasons = tuple(_reason(why) for why in one.get("why_dense", ()))
-    return Part(one["id"], one["title"], re.compile(one["pattern"], re.DOTALL), reasons, one.get("otherwise"))
+    return Part(one["id"], one["title"], reasons, one.get("otherwise"))
 
 
 def _reason(why: Mapping[str, Any]) -> Reason:

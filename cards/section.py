@@ -69,10 +69,10 @@ def _sizes(section: Section) -> list[str]:
     if model.unsupported:
         return lines
     dtype = model.dtype
-    allocated, extra = sizes.allocated(dtype), draft.allocated(dtype)
+    weights, extra = model.costs.weights or 0, model.costs.draft or 0
     stated = f"in {code(dtype)}" if dtype else "as stored"
     packed = f"packed values {size(sizes.codes - draft.codes)}, scales {size(sizes.scales - draft.scales)}, the rest"
-    held = f"{both_sizes(allocated - extra)}: {packed if sizes.codes else 'all'} {stated}"
+    held = f"{both_sizes(weights)}: {packed if sizes.codes else 'all'} {stated}"
     how = "Computed from the tensors' shapes; KV cache, activations and workspace come on top"
     lines.append(f"- weights in vLLM on one GPU {held}. {how}")
     if extra:

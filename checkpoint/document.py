@@ -58,7 +58,7 @@ def read_document(path: Path, known: Document | None = None) -> Document:
     if known is not None and raw == known.text.encode():
         return known
     value = parse_json(raw, path.name)
-    if _is_deeper(value, MAX_DEPTH):
+    if is_deeper(value, MAX_DEPTH):
         raise UnreadableCheckpoint(Problem("json-invalid", f"nested more than {MAX_DEPTH} deep", path.name))
     return Document(raw.decode(), value, path)
 
@@ -121,8 +121,9 @@ def _repeated(text: str) -> list[str]:
     return list(repeated)
 
 
-def _is_deeper(value: Any, limit: int) -> bool:
-    level = [value]
+def is_deeper(value: Any, limit: int) -> bool:
+    """Are there more than `limit` objects and lists inside one another?"""
+    level = [value] if isinstance(value, (dict, list)) else []
     for _ in range(limit):
         inner = (part.values() if isinstance(part, dict) else part for part in level)
         level = [part for parts in inner for part in parts if isinstance(part, (dict, list))]

@@ -21,6 +21,7 @@ from checkpoint.errors import CkptError, escape
 COMMANDS: dict[str, str] = {
     "inspect": "What a checkpoint holds: modules, dtypes, schemes, bytes.",
     "layout": "Print the layout document, for JSON Schemas to judge.",
+    "diff": "What one checkpoint holds otherwise than another, and by how much.",
     "verify": "Prove a checkpoint against rules, schemas, engines and its base.",
     "quantize": "Pack selected modules by round-to-nearest, INT4 or INT8.",
     "run": "Make a build from its recipe, in one write.",
@@ -34,6 +35,8 @@ COMMANDS: dict[str, str] = {
     "fixup": "Mend what an exporter leaves undone, in one pass.",
     "manifest": "What a folder was made of, and whether it is still what was written.",
     "card": "Write or refresh the model card: what is stored, why, and what reads it.",
+    "fidelity": "How close candidates' answers stay to their base's, and what is noise.",
+    "latency": "How long served models take: first token, each token, several streams.",
     "upload": "Send a checkpoint that verifies to the Hub, in one commit.",
     "hook": "Let git push no checkpoint that does not verify.",
 }
@@ -71,12 +74,30 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="ckpt-surgery", prog_name="ckpt")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, is_asked: _show_version(context) if is_asked else None,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """Surgery and verification of language-model checkpoints on disk.
 
     Works on sharded safetensors and their index, never loads the model, and touches only the bytes that change.
     """
+
+
+def _show_version(context: click.Context) -> None:
+    """That of the installed distribution; run from its sources alone, a program has none."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"ckpt, version {version('ckpt-surgery')}")
+    except PackageNotFoundError:
+        click.echo("ckpt, not installed: run from its sources")
+    context.exit()
 
 
 def main() -> None:
@@ -121,7 +142,9 @@ def _show(error: CkptError) -> None:
 
 def _show_notes(error: BaseException | None) -> None:
     """What else there is to know, as where a run that was cut off left its work."""
-    while error is not None:
+    told: set[int] = set()  # an error can be its own cause
+    while error is not None and id(error) not in told:
+        told.add(id(error))
         for note in getattr(error, "__notes__", ()):
             print(f"ckpt: {escape(note)}", file=sys.stderr)
         error = error.__cause__ or error.__context__  # a second interrupt stands before the first, which has the note

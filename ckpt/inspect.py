@@ -3,33 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import click
 
-from checkpoint import Place, Root
-from ckpt.options import examples, output_from, output_options, source_argument
+from checkpoint import Checkpoint, CkptError, Place, Problem, Root, UnreadableCheckpoint
+from ckpt.costing import Asked, asked_from, costs_given, costs_options
+from ckpt.options import PLACE, examples, output_from, output_options
 from ckpt.output import Output, table
 from ckpt.text import plural, size
 
-EXAMPLES = examples("ckpt inspect EXPORT", "ckpt inspect EXPORT --modules", "ckpt inspect EXPORT --json")
+EXAMPLES = examples(
+    "ckpt inspect EXPORT",
+    "ckpt inspect EXPORT --modules",
+    "ckpt inspect EXPORT --json",
+    "ckpt inspect EXPORT --context 8192 --streams 5 --speculative 1 --acceptance 0.8",
+    "ckpt inspect EXPERTS_ONLY FULL_BODY --measured 4.6ms --measured 3.6ms",
+)
 
 
 @click.command("inspect", epilog=EXAMPLES)
-@source_argument
+@click.argument("sources", metavar="SRC...", nargs=-1, required=True, type=PLACE)
 @click.option("--modules", is_flag=True, help="List the modules, folded, rather than their sums by kind.")
+@click.option("--costs", "alone", is_flag=True, help="The costs alone; with --json, as a document.")
+@costs_options
 @output_options
-def command(src: Place, modules: bool, **options: Any) -> None:
-    """What is in SRC: kinds of modules, dtypes, schemes and bytes, config groups, ignore list, side files.
+def command(sources: tuple[Place, ...], modules: bool, alone: bool, **options: Any) -> None:
+    """What is in SRC: kinds of modules, dtypes, schemes and bytes, config groups, ignore list, side files; its costs.
 
-    Reads headers and config only. --json prints the layout document.
+    Costs are bytes on disk, in vLLM's memory, and moved for a decoded token, by part, with the time that these take at
+    least. Several SRC are shown side by side by their costs. Reads headers and config only. --json prints the layout
+    document, or with --costs or several SRC that of the costs.
     """
     output = output_from(options)
-    from checkpoint import open_checkpoint
-    from checkpoint.layout import layout
+    asked = asked_from(options, len(sources))
+    if modules and (alone or len(sources) > 1):
+        raise click.UsageError("--modules is for one SRC, without --costs")
+    if output.as_json and not alone and len(sources) == 1 and (given := costs_given()):
+        raise click.UsageError(f"--json prints the layout, without costs: {given} needs --costs")
+    opened = _open(sources)
+    if alone or len(sources) > 1:
+        _show_costs(opened, asked, output)
+    else:
+        _show_one(opened[0], modules, asked, output)
+    for checkpoint in opened:
+        for problem in checkpoint.problems:
+            output.hint(f"note: {problem}")
 
-    checkpoint = open_checkpoint(src)
+
+def _open(sources: tuple[Place, ...]) -> list[Checkpoint]:
+    """All of them, or UnreadableCheckpoint with the problems of all that cannot be read."""
+    from checkpoint import open_checkpoint
+
+    opened: list[Checkpoint] = []
+    problems: list[Problem] = []
+    for source in sources:
+        try:
+            opened.append(open_checkpoint(source))
+        except CkptError as error:
+            if len(sources) == 1:
+                raise
+            problems += [_of(source, problem) for problem in error.problems]
+    if problems:
+        raise UnreadableCheckpoint(problems)
+    return opened
+
+
+def _of(source: Place, problem: Problem) -> Problem:
+    """The problem, with the place among several that has it."""
+    known = problem.file or ""
+    return problem if known.startswith(str(source)) else replace(problem, file=f"{source}: {known}".rstrip(": "))
+
+
+def _show_one(checkpoint: Checkpoint, modules: bool, asked: Asked, output: Output) -> None:
+    """What is in one checkpoint, and below it the costs."""
+    from checkpoint.layout import layout
+    from ckpt.costs_words import show_costs
+
     document = layout(checkpoint)
     output.result(document)
     _show_head(checkpoint.root, document, output)
@@ -37,8 +89,21 @@ def command(src: Place, modules: bool, **options: Any) -> None:
     for line in table(rows, right=frozenset({2, 3, 4})):
         output.line(line)
     _show_config(document, output)
-    for problem in checkpoint.problems:
-        output.hint(f"note: {problem}")
+    if not modules and not output.as_json and not output.quiet:
+        output.line()
+        show_costs(asked.of(checkpoint, document), asked, output)
+
+
+def _show_costs(opened: list[Checkpoint], asked: Asked, output: Output) -> None:
+    from ckpt.costs_words import show_costs, show_side_by_side
+    from costs import document
+
+    found = [asked.of(checkpoint) for checkpoint in opened]
+    output.result(document(found, asked.bandwidth, asked.measured))
+    if len(found) > 1:
+        show_side_by_side(found, asked, output)
+    else:
+        show_costs(found[0], asked, output)
 
 
 def _show_head(root: Root, document: Mapping[str, Any], output: Output) -> None:

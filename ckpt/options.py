@@ -68,6 +68,11 @@ def output_options(command: F) -> F:
     return click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")(command)
 
 
+def memory_option(command: F) -> F:
+    text = "Budget of buffers, as 512M or 2G (default: RAM / 4, at most 1G)."
+    return click.option("--memory", callback=_bytes, help=text)(command)
+
+
 def writing_options(command: F) -> F:
     """Everything that a command which writes takes; `writing_from` reads it."""
     options = (
@@ -77,9 +82,7 @@ def writing_options(command: F) -> F:
         click.option("--no-verify", is_flag=True, help="Do not verify what was written."),
         click.option("--workers", type=click.IntRange(1, 256), help="Compute threads (default: the cores, at most 8)."),
         click.option("--no-hash", is_flag=True, help="Do not compute the SHA-256 of what is written (see --json)."),
-        click.option(
-            "--memory", callback=_bytes, help="Budget of buffers, as 512M or 2G (default: RAM / 4, at most 1G)."
-        ),
+        memory_option,
         click.option(
             "--cache-bytes",
             callback=_bytes,

@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,6 +20,7 @@ from pathlib import Path
 import pytest
 from hub.fixtures import hub, hub_process, online  # noqa: F401
 from hypothesis import settings
+from served import transformers_server, vllm_server  # noqa: F401
 
 # Set before transformers is imported: no test reaches the network, and progress bars would hide the reports.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -40,6 +43,19 @@ def smollm2_base() -> Path:
     except FileNotFoundError as missing:
         pytest.skip(str(missing))
     return _built_once("smollm2", export_base, [DEMO / "smollm2.py", DEMO / "shards.py"])
+
+
+@pytest.fixture(scope="session")
+def smollm2_int4(smollm2_base: Path) -> Path:
+    """`smollm2_base` with all projections at INT4 in groups of 64, as `ckpt quantize` writes it."""
+
+    def build(out: Path) -> object:
+        command = [sys.executable, "-m", "ckpt", "quantize", str(smollm2_base), "--out", str(out)]
+        command += ["--target", "re:.*_proj$", "--bits", "4", "--group-size", "64", "--no-verify", "--quiet"]
+        return subprocess.run(command, cwd=DEMO.parent, check=True)
+
+    written_by = sorted((DEMO.parent / "surgery").glob("*.py"))
+    return _built_once("smollm2-int4", build, [DEMO / "smollm2.py", DEMO / "shards.py", *written_by])
 
 
 @pytest.fixture(scope="session")

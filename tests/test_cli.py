@@ -8,9 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from ckpt.__main__ import COMMANDS
@@ -42,6 +44,19 @@ def test_every_command_explains_itself_with_an_example(command: str) -> None:
     assert f"  ckpt {command} " in run.stdout
 
 
+def test_the_version_is_told_or_that_there_is_none(tmp_path: Path) -> None:
+    try:
+        expected = f"ckpt, version {version('ckpt-surgery')}\n"
+    except PackageNotFoundError:
+        expected = "ckpt, not installed: run from its sources\n"
+    assert ckpt("--version").stdout == expected
+    code = f"import sys; sys.path = [p for p in sys.path if 'site-packages' not in p] + [{str(tmp_path)!r}]; "
+    code += "sys.argv = ['ckpt', '--version']; from ckpt.__main__ import main; main()"
+    (tmp_path / "click").symlink_to(Path(click.__file__).parent)
+    run = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (run.returncode, run.stdout) == (0, "ckpt, not installed: run from its sources\n"), run.stderr
+
+
 @pytest.mark.parametrize("command", WRITING)
 def test_every_writing_command_takes_the_same_options(command: str) -> None:
     text = ckpt(command, "--help").stdout
@@ -71,7 +86,7 @@ def test_help_lists_every_command_and_unknown_ones_are_guessed() -> None:
     "arguments, code, said",
     [
         (["inspect", "/nowhere"], 3, "/nowhere: is not a folder"),
-        (["inspect"], 2, "Missing argument 'SRC'"),
+        (["inspect"], 2, "Missing argument 'SRC...'"),
         (["quantize", "{base}", *PRESET], 2, "give --out DIR for a new folder, --in-place, or --dry-run"),
         (["quantize", "{base}", *PRESET, "--out", "x", "--in-place"], 2, "exclude each other"),
         (["quantize", "{base}", "--dry-run"], 2, "give --preset NAME, or --target"),

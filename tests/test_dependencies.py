@@ -22,7 +22,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 ROOMS: list[str] = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 OWN = canonicalize_name(PROJECT["name"])
-FOR_USERS = ("torch", "fast", "sign", "gptq")
+FOR_USERS = ("torch", "fast", "sign", "gptq", "serve", "plots")
 """Extras that the shipped code needs; the others are for those who work on it."""
 
 NAMES = {"yaml": "pyyaml", "openssl": "pyopenssl"}
@@ -82,7 +82,7 @@ DEVELOPERS = CORE + requirements(EXTRAS["dev"])
 AT_ALL_ENDS = USERS + requirements(EXTRAS["test-core"])
 AT_THE_LOWEST = [
     one
-    for one in CORE + requirements(EXTRAS["sign"] + EXTRAS["fast"] + EXTRAS["test-core"])
+    for one in CORE + requirements(EXTRAS["sign"] + EXTRAS["fast"] + EXTRAS["serve"] + EXTRAS["plots"] + EXTRAS["test-core"])
     if canonicalize_name(one.name) not in NOT_AT_THE_LOWEST
 ]
 

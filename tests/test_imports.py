@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("checkpoint", "surgery", "verify", "schemas", "recipes", "cards", "ckpt")
+ROOMS = (
+    "checkpoint", "surgery", "verify", "schemas", "recipes", "cards", "costs", "compare", "serving", "fidelity", "latency",
+    "ckpt",
+)  # fmt: skip
 
 KERNELS = frozenset(
     {
-        "surgery.kernels", "surgery.triton_kernels", "surgery.triton_packing", "verify.distances", "verify.intrinsics",
-        "verify.kernels", "verify.triton_kernels",
+        "compare.kernels", "surgery.kernels", "surgery.triton_kernels", "surgery.triton_packing", "verify.distances",
+        "verify.intrinsics", "verify.kernels", "verify.triton_kernels",
     }
 )  # fmt: skip
 """Modules that are their library's code and are imported, each in one place, where that library is used."""

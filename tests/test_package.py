@@ -22,7 +22,10 @@ import pytest
 from building import packed_llama
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("checkpoint", "surgery", "verify", "schemas", "recipes", "cards", "ckpt")
+ROOMS = (
+    "checkpoint", "surgery", "verify", "schemas", "recipes", "cards", "costs", "compare", "serving", "fidelity", "latency",
+    "ckpt",
+)  # fmt: skip
 KINDS = {".py", ".json", ".yaml", ".jsonl", ".css", ".md", ".typed"}
 NOT_SHIPPED = {"recipes/calibration/make.py", "recipes/calibration/prompts.yaml"}
 INSTALLED = os.environ.get("CKPT_INSTALLED")

@@ -10,14 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("checkpoint", "surgery", "verify", "cards", "schemas", "recipes", "ckpt")
+ROOMS = ("checkpoint", "surgery", "verify", "cards", "schemas", "recipes", "costs", "compare", "serving", "fidelity", "latency", "ckpt")
 ALLOWED = {
     "checkpoint": {"checkpoint", "schemas"},
     "schemas": {"schemas", "checkpoint"},
     "recipes": {"recipes"},
     "surgery": {"surgery", "checkpoint", "recipes", "schemas", "verify"},
     "verify": {"verify", "checkpoint", "schemas"},
-    "cards": {"cards", "checkpoint", "verify"},
+    "cards": {"cards", "checkpoint", "costs", "verify"},
+    "costs": {"costs", "checkpoint", "verify", "schemas"},
+    "compare": {"compare", "checkpoint", "verify", "schemas"},
+    "serving": {"serving", "checkpoint", "schemas"},
+    "fidelity": {"fidelity", "serving", "checkpoint", "schemas"},
+    "latency": {"latency", "serving", "checkpoint", "schemas"},
     "ckpt": set(ROOMS),
 }
 HEAVY = {"torch", "transformers", "compressed_tensors", "llmcompressor", "huggingface_hub"}

@@ -5,12 +5,15 @@ fused and how they divide, where the MTP head is, which modules stay dense and w
 family, write one file that satisfies `schemas/family.schema.json`; no code knows a family by name.
 """
 
+from checkpoint.families.decoding import Decoder, Decoding, State
 from checkpoint.families.family import Family, FusedSplit, MtpInfo, NeverPacked
 from checkpoint.families.registry import family_names, find_family, load_family
 from checkpoint.families.spec import Expected, ExpertBlock, Layer, Spec
 from checkpoint.families.values import SpecError
 
 __all__ = [
+    "Decoder",
+    "Decoding",
     "Expected",
     "ExpertBlock",
     "Family",
@@ -20,6 +23,7 @@ __all__ = [
     "NeverPacked",
     "Spec",
     "SpecError",
+    "State",
     "family_names",
     "find_family",
     "load_family",

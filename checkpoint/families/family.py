@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from checkpoint.families.decoding import Decoder, Decoding, build_decoder, parse_decoding
 from checkpoint.families.expression import parse
 from checkpoint.families.spec import Spec, build_spec
 from checkpoint.families.template import (
@@ -67,6 +68,7 @@ class Family:
     mtp: MtpInfo | None
     never_packed: tuple[NeverPacked, ...]
     fused_siblings: tuple[tuple[str, ...], ...]
+    decoding: Decoding | None = None
 
     def text(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """The section of config.json that describes the language model; the whole of it where there is no such key."""
@@ -88,6 +90,23 @@ class Family:
         values.check(self.title)
         return spec
 
+    def decoder(self, config: Mapping[str, Any]) -> Decoder | None:
+        """What decoding a token takes in a model of this config; None where the family does not say.
+
+        Raises SpecError naming all missing config keys.
+        """
+        if self.decoding is None:
+            return None
+        values = self.values(config)
+        decoder = build_decoder(self, self.decoding, values)
+        values.check(self.title)
+        return decoder
+
+    def held(self, name: str) -> str | None:
+        """The dtype in which vLLM holds a module or parameter whatever the config states; None for the config's."""
+        template = self._template(name)
+        return template.held if template else None
+
     def is_linear(self, module: str) -> bool:
         """Whether transformers builds `module` as nn.Linear (the routers too, as it did before version 5)."""
         template = self._modules.get(_folded(module))
@@ -95,8 +114,7 @@ class Family:
 
     def kind(self, name: str) -> str | None:
         """The kind of a module or parameter (`router`, `norm`, `expert`, ...); None if the family has no such name."""
-        folded = _folded(name)
-        template = self._modules.get(folded) or self._parameters.get(folded)
+        template = self._template(name)
         return template.kind if template else None
 
     def fused_split(self, parameter: str) -> FusedSplit | None:
@@ -105,6 +123,10 @@ class Family:
         if template is None or not template.splits:
             return None
         return FusedSplit(parameter, parameter.rpartition(".")[0], template.splits)
+
+    def _template(self, name: str) -> TensorTemplate | None:
+        folded = _folded(name)
+        return self._modules.get(folded) or self._parameters.get(folded)
 
     @cached_property
     def _parameters(self) -> dict[str, TensorTemplate]:
@@ -141,6 +163,7 @@ def parse_family(name: str, data: Mapping[str, Any]) -> Family:
         mtp=MtpInfo(**data["mtp"]) if "mtp" in data else None,
         never_packed=tuple(NeverPacked(**rule) for rule in data["never_packed"]),
         fused_siblings=tuple(tuple(names) for names in data["fused_siblings"]),
+        decoding=parse_decoding(data["decoding"]) if "decoding" in data else None,
     )
 
 

@@ -173,7 +173,7 @@ def _is_decoder(section: Section) -> bool:
 
 def _places(family: Family, section: Section, values: Values) -> Iterator[_Place]:
     """A section at each value of its placeholder: (section, prefix filled in, facts of the layer)."""
-    if not _holds(section.when, (), values):
+    if not holds(section.when, (), values):
         return
     if section.repeat is None:
         yield section, section.prefix, section.assume or ()
@@ -224,9 +224,9 @@ def _sparse_or_dense(family: Family, values: Values, count: int) -> list[tuple[s
 def _place_lines(place: _Place, values: Values) -> Iterator[_Line]:
     section, prefix, facts = place
     for template in section.tensors:
-        if _holds(template.when, facts, values):
+        if holds(template.when, facts, values):
             shape = tuple(values.evaluate(size) for size in template.shape)
-            optional = bool(template.optional_when) and _holds(template.optional_when, facts, values)
+            optional = bool(template.optional_when) and holds(template.optional_when, facts, values)
             yield _Line(template, prefix, section.scope, shape, optional, _count(template.repeat, values))
 
 
@@ -255,13 +255,13 @@ def _members(section: Section, prefix: str, facts: tuple[str, ...], values: Valu
     """The name templates of the experts in one place, by owner and layout."""
     members: dict[str, dict[str, list[str]]] = {}
     for template in section.tensors:
-        if template.layout is not None and _holds(template.when, facts, values):
+        if template.layout is not None and holds(template.when, facts, values):
             layouts = members.setdefault(prefix + template.owner, {})
             layouts.setdefault(template.layout, []).append(prefix + template.module)
     return members
 
 
-def _holds(conditions: tuple[str, ...], facts: tuple[str, ...], values: Values) -> bool:
+def holds(conditions: tuple[str, ...], facts: tuple[str, ...], values: Values) -> bool:
     """Whether all conditions hold: `layer.FACT`, a config flag, or `not` one of these."""
     return all(_one_holds(condition, facts, values) for condition in conditions)
 

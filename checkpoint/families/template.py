@@ -26,7 +26,8 @@ class TensorTemplate:
     """One line of a family file: a tensor name with placeholders, its shape and when it exists.
 
     `layout` names the experts' storage it belongs to, None if it is stored in every layout; `splits` names the
-    projections stacked along dim 1 of a fused 3-D parameter.
+    projections stacked along dim 1 of a fused 3-D parameter; `held` is the dtype in which vLLM holds it, None for the
+    config's.
     """
 
     name: str
@@ -39,6 +40,7 @@ class TensorTemplate:
     layout: str | None = None
     repeat: Repeat | None = None
     splits: tuple[str, ...] = ()
+    held: str | None = None
 
     @cached_property
     def module(self) -> str:
@@ -122,6 +124,7 @@ def parse_tensor(data: Mapping[str, Any]) -> TensorTemplate:
         layout=data.get("layout"),
         repeat=_parse_repeat(data),
         splits=tuple(data.get("splits", ())),
+        held=data.get("held"),
     )
 
 
