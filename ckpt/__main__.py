@@ -111,6 +111,7 @@ def main() -> None:
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except click.ClickException as error:
+        error.message = escape(error.message)  # it repeats words of the command line
         error.show()
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt) as stopped:

@@ -12,7 +12,7 @@ from checkpoint import MissingExtra, Problem, Refused
 from fidelity.prompts import Prompt
 from fidelity.replies import Ids, Layout, Reply
 
-EXTRA = 'pip install "ckpt-surgery[torch]" transformers jinja2'
+EXTRA = 'pip install "ckpt-surgery[fidelity]"'
 
 
 class Layer:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
-from serving.bootstrap import paired_interval
+from serving.bootstrap import paired_interval, widened
 
 Verdict = Literal["equal", "noise", "lower", "higher", "too few"]
 
@@ -56,7 +56,7 @@ def difference(
     value, n = math.fsum(shares) / len(shares), len(shares)
     if not any(deltas):
         return Difference(0.0, 0.0, 0.0, n, "equal")
-    level = widened(trust.level, n) if n > 1 else trust.level
+    level = widened(trust.level, n)
     low, high = paired_interval(shares, level=level, resamples=trust.resamples, seed=trust.seed)
     unsure = low <= 0 <= high or (rate and sign_test(deltas) > 1 - trust.level)
     if n >= FEWEST and not unsure:
@@ -75,28 +75,6 @@ def influences(deltas: Sequence[float], weights: Sequence[float]) -> list[float]
     mean = math.fsum(weight * delta for weight, delta in zip(weights, deltas, strict=True)) / total
     per = total / len(weights)
     return [mean + weight * (delta - mean) / per for weight, delta in zip(weights, deltas, strict=True)]
-
-
-def widened(level: float, n: int) -> float:
-    """The level of percentiles at which the bootstrap's interval of a mean of `n` is as wide as Student's.
-
-    Resamples spread less than samples do, by sqrt((n - 1) / n), and know nothing of the uncertainty of the spread
-    itself; both are made up for by taking percentiles further out (Hesterberg 2015, "expanded percentile interval").
-    """
-    beyond = NormalDist().cdf(-math.sqrt(n / (n - 1)) * student((1 + level) / 2, n - 1))
-    return 1 - 2 * beyond
-
-
-def student(p: float, freedom: int) -> float:
-    """The quantile `p` of Student's t, by Abramowitz & Stegun 26.7.5: to 0.2 % from 5 degrees of freedom on."""
-    z = NormalDist().inv_cdf(p)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + math.fsum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
 def sign_test(deltas: Sequence[float]) -> float:

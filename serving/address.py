@@ -39,14 +39,14 @@ class ServerAddress:
 def _what_is_wrong(url: str) -> str:
     try:
         parts = urlsplit(url)
-        host, user, _ = parts.hostname, parts.username, parts.port
+        host, _ = parts.hostname, parts.port
     except ValueError:  # its words can have a password
         return "no address of a server"
     if parts.scheme not in ("http", "https") or not host:
         return "no address of a server"
     if not _HOST.fullmatch(host):  # urllib and httpx do not read all others alike
         return "no name of a host"
-    if user is not None or parts.password is not None:
+    if "@" in url:  # in a path, too: a password may have a slash
         return "names a user or a password; a key comes from an environment variable"
     if set(url) & set("?#\\") or not url.isascii() or not url.isprintable() or " " in url:
         return "has more than scheme, host, port and path"

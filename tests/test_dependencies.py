@@ -22,7 +22,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 ROOMS: list[str] = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 OWN = canonicalize_name(PROJECT["name"])
-FOR_USERS = ("torch", "fast", "sign", "gptq", "serve", "plots")
+FOR_USERS = ("torch", "fast", "sign", "gptq", "serve", "plots", "fidelity")
 """Extras that the shipped code needs; the others are for those who work on it."""
 
 NAMES = {"yaml": "pyyaml", "openssl": "pyopenssl"}
@@ -31,7 +31,6 @@ NAMES = {"yaml": "pyyaml", "openssl": "pyopenssl"}
 BROUGHT = {
     "referencing": "jsonschema",
     "llvmlite": "numba",
-    "jinja2": "torch",
     "cryptography": "model-signing",
     "sigstore": "model-signing",
     "requests": "sigstore",
@@ -80,9 +79,10 @@ CORE = requirements(PROJECT["dependencies"])
 USERS = CORE + requirements(one for extra in FOR_USERS for one in EXTRAS[extra])
 DEVELOPERS = CORE + requirements(EXTRAS["dev"])
 AT_ALL_ENDS = USERS + requirements(EXTRAS["test-core"])
+AT_BOTH_ENDS = ("sign", "fast", "serve", "plots", "test-core")
 AT_THE_LOWEST = [
     one
-    for one in CORE + requirements(EXTRAS["sign"] + EXTRAS["fast"] + EXTRAS["serve"] + EXTRAS["plots"] + EXTRAS["test-core"])
+    for one in CORE + requirements(one for extra in AT_BOTH_ENDS for one in EXTRAS[extra])
     if canonicalize_name(one.name) not in NOT_AT_THE_LOWEST
 ]
 

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from fidelity.noise import FEWEST, Trust, difference, influences, needed, sign_test, student, widened
-from serving.bootstrap import paired_interval
+from fidelity.noise import FEWEST, Trust, difference, influences, needed, sign_test
+from serving.bootstrap import paired_interval, student, widened
 
 QUICK = Trust(resamples=2_000)
 

@@ -10,9 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
-    "checkpoint", "surgery", "verify", "schemas", "recipes", "cards", "costs", "compare", "serving", "fidelity", "latency",
-    "ckpt",
-)  # fmt: skip
+    *("checkpoint", "surgery", "verify", "schemas", "recipes", "cards"),
+    *("costs", "compare", "serving", "fidelity", "latency", "ckpt"),
+)
 
 KERNELS = frozenset(
     {

@@ -23,11 +23,12 @@ from building import packed_llama
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
-    "checkpoint", "surgery", "verify", "schemas", "recipes", "cards", "costs", "compare", "serving", "fidelity", "latency",
-    "ckpt",
-)  # fmt: skip
+    *("checkpoint", "surgery", "verify", "schemas", "recipes", "cards"),
+    *("costs", "compare", "serving", "fidelity", "latency", "ckpt"),
+)
 KINDS = {".py", ".json", ".yaml", ".jsonl", ".css", ".md", ".typed"}
 NOT_SHIPPED = {"recipes/calibration/make.py", "recipes/calibration/prompts.yaml"}
+NOT_INSIDE = {"tests", "benchmarks", "demo", "reliability", "evidence", "__pycache__"}
 INSTALLED = os.environ.get("CKPT_INSTALLED")
 
 Ckpt = Callable[..., subprocess.CompletedProcess[str]]
@@ -153,9 +154,7 @@ def test_the_sdist_holds_what_the_wheel_is_made_of_and_no_more(dist: Dist) -> No
 
 def test_nothing_of_tests_caches_or_this_machine_is_in_them(dist: Dist) -> None:
     names = dist.in_wheel() | dist.in_sdist()
-    assert not {
-        name for name in names if {"tests", "benchmarks", "demo", "reliability", "__pycache__"} & set(name.split("/"))
-    }
+    assert not {name for name in names if NOT_INSIDE & set(name.split("/"))}
     assert str(ROOT) not in dist.read(f"{dist.info}/METADATA") + dist.read(f"{dist.info}/RECORD")
 
 
@@ -163,7 +162,7 @@ def test_the_wheel_knows_its_version(ckpt: Ckpt, dist: Dist) -> None:
     assert ckpt("--version").stdout.split()[-1] == dist.wheel.name.split("-")[1]
 
 
-@pytest.mark.parametrize("command", ["inspect", "layout", "verify", "card --dry-run", "ignore show"])
+@pytest.mark.parametrize("command", ["inspect", "inspect --costs", "layout", "verify", "card --dry-run", "ignore show"])
 def test_commands_that_read_headers_run(command: str, ckpt: Ckpt, export: Path) -> None:
     first, *rest = command.split()
     run = ckpt(first, export, *rest)
@@ -195,6 +194,8 @@ def test_moving_bytes_and_proving_them_needs_no_extra(ckpt: Ckpt, written: Path)
         ("quantize {written} --preset experts-int4-g32 --dry-run", "torch"),
         ("int8-head {written} --dry-run", "torch"),
         ("manifest sign {written} --sigstore", "sign"),
+        ("fidelity --base {written} {written}", "fidelity"),
+        ("diff {written} {written} --plot x.png", "plots"),
     ],
 )
 def test_what_an_extra_brings_is_named_in_one_line(arguments: str, extra: str, ckpt: Ckpt, written: Path) -> None:

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("checkpoint", "surgery", "verify", "cards", "schemas", "recipes", "costs", "compare", "serving", "fidelity", "latency", "ckpt")
+ROOMS = (
+    *("checkpoint", "surgery", "verify", "schemas", "recipes", "cards"),
+    *("costs", "compare", "serving", "fidelity", "latency", "ckpt"),
+)
 ALLOWED = {
     "checkpoint": {"checkpoint", "schemas"},
     "schemas": {"schemas", "checkpoint"},
@@ -53,6 +56,9 @@ def test_what_judges_shares_no_arithmetic_with_what_wrote() -> None:
         ["layout", "{replica}"],
         ["verify", "{replica}"],
         ["card", "{replica}", "--dry-run"],
+        ["diff", "{replica}", "{replica}", "--headers"],
+        ["fidelity", "--help"],
+        ["latency", "--help"],
     ],
     ids=lambda arguments: arguments[0],
 )

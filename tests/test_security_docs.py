@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 THREATS = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-PATH = re.compile(r"`((?:checkpoint|surgery|verify|schemas|cards|costs|compare|serving|fidelity|latency|ckpt|tests|reliability|docs)/[\w./*-]*)`")
+ROOMS = "checkpoint|surgery|verify|schemas|cards|costs|compare|serving|fidelity|latency|ckpt|tests|reliability|docs"
+PATH = re.compile(rf"`((?:{ROOMS})/[\w./*-]*)`")
 
 
 @pytest.mark.parametrize("path", sorted(set(PATH.findall(THREATS + SECURITY))))
