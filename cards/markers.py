@@ -15,7 +15,10 @@ README = "README.md"
 END = "<!-- ckpt:card end -->"
 BOM = "\ufeff"
 MAX_README = 16 * 1024 * 1024
-"""Bytes; a card is some pages."""
+"""Bytes; a card is some pages, and may have pictures in it."""
+
+MAX_LINES = 200_000
+"""Each is looked at, and compared with what the card should be."""
 
 REPO = r"(?!\S*(?:--|\.\.))[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*"
 """A repository of the Hub, which allows neither `--` nor `..` in its name."""
@@ -79,11 +82,14 @@ def read_readme(folder: Path) -> Readme | None:
     if not path.is_file() or not stays_inside(path, folder):
         raise Refused(Problem("card-unsafe", "is not a regular file inside the folder", README))
     try:
-        return parse_readme(read_whole(path, MAX_README).decode())
+        text = read_whole(path, MAX_README).decode()
     except OSError as error:
         raise Refused(Problem("card-unreadable", error.strerror or str(error), README)) from error
     except UnicodeDecodeError as error:
         raise Refused(Problem("card-unreadable", f"byte {error.start:,} is not UTF-8", README)) from error
+    if text.count("\n") + text.count("\r") > 2 * MAX_LINES or len(text.splitlines()) > MAX_LINES:
+        raise Refused(Problem("card-unreadable", f"over {MAX_LINES:,} lines", README))
+    return parse_readme(text)
 
 
 def parse_readme(text: str) -> Readme:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checkpoint import escape
+from checkpoint import CkptError, Problem, escape
 from checkpoint.manifest.whence import folder_name
 from ckpt.options import FOLDER, examples, output_from, output_options
 from ckpt.output import Output
@@ -99,6 +99,7 @@ def _run(
     from fidelity import Result, Trust, ask_candidate, read_prompts, shipped_prompts
 
     asked = read_prompts(options["prompts"]) if options["prompts"] else shipped_prompts()
+    _check((*([base] if base else []), *places.values(), *scorers.values()), options)
     with _watch(output, len(asked.prompts)) as watch:
         references = _references(base, file, asked, options, watch, scorers)
         found: list[Candidate] = []
@@ -106,6 +107,24 @@ def _run(
             scorer = _backend(scorers[name], options) if name in scorers else None
             found.append(ask_candidate(name, _backend(place, options), references, asked.prompts, watch, scorer=scorer))
     return Result(asked, references, tuple(found), Trust(seed=options["seed"]))
+
+
+def _check(places: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Before a base is asked for minutes: is each folder a model's, and does each server answer? Raises CkptError."""
+    from fidelity import absent
+
+    problems: list[Problem] = []
+    for place in dict.fromkeys(places):
+        if not place.startswith(SCHEMES):
+            problems += filter(None, [absent(Path(place))])
+            continue
+        try:
+            with _backend(place, options)():
+                pass
+        except CkptError as error:
+            problems += error.problems
+    if problems:
+        raise CkptError(problems, "nothing was asked")
 
 
 def _references(
@@ -194,13 +213,14 @@ def _watch(output: Output, total: int) -> Iterator[Any]:
     if output.as_json or output.quiet or not sys.stderr.isatty():
         yield lambda title: lambda count: None
         return
+    from rich import markup
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
 
         def begin(title: str) -> Any:
-            task = bar.add_task(escape(title).replace("[", r"\["), total=total)
+            task = bar.add_task(markup.escape(escape(title)), total=total)
             return lambda count: bar.update(task, advance=count)
 
         yield begin

@@ -9,7 +9,7 @@ A `Result` measures both and calls differences within noise what they are. Model
 
 from fidelity.backend import Backend, Runner, Unscored
 from fidelity.document import document
-from fidelity.in_process import InProcess, Settings, in_process
+from fidelity.in_process import InProcess, Settings, absent, in_process
 from fidelity.judging import Candidate, ask_base, ask_candidate
 from fidelity.noise import Difference, Trust, difference
 from fidelity.prompts import Prompt, PromptSet, read_prompts, shipped_prompts
@@ -42,6 +42,7 @@ __all__ = [
     "Source",
     "Trust",
     "Unscored",
+    "absent",
     "ask_base",
     "ask_candidate",
     "difference",

@@ -42,13 +42,20 @@ class Settings:
     memory: int = LOGIT_BYTES
 
 
+def absent(folder: Path) -> Problem | None:
+    """What there is to say of a folder that is no model's."""
+    if (folder / CONFIG).is_file():
+        return None
+    return Problem("model-absent", f"no folder with a {CONFIG}", str(folder))
+
+
 @contextmanager
 def in_process(folder: Path, settings: Settings) -> Iterator[InProcess]:
     """The model of a folder, until the context is left. Raises MissingExtra; Refused for one that cannot be loaded, or
     that lacks tensors, which transformers would fill at random."""
     require("torch", "transformers", "jinja2")
-    if not (folder / CONFIG).is_file():
-        raise Refused(Problem("model-absent", f"no folder with a {CONFIG}", str(folder)))
+    if problem := absent(folder):
+        raise Refused(problem)
     import torch
 
     if settings.threads is not None:

@@ -10,7 +10,7 @@ import pytest
 from building import packed_llama
 from carding import card_of
 
-from cards.markers import END, Settings, parse_readme
+from cards.markers import END, MAX_LINES, Settings, parse_readme, read_readme
 from checkpoint import Refused
 
 BEGIN = Settings().marker
@@ -163,3 +163,12 @@ def test_the_card_is_replaced_in_one_step_and_readable(folder: Path) -> None:
     assert twin.read_text() == PEOPLE
     assert stat.S_IMODE((folder / "README.md").stat().st_mode) & 0o444 == 0o444
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_readme_of_a_book_is_refused_and_one_of_many_pages_read(tmp_path: Path, end: str) -> None:
+    (tmp_path / "README.md").write_text(f"x{end}" * MAX_LINES, newline="")
+    assert read_readme(tmp_path)
+    (tmp_path / "README.md").write_text(f"x{end}" * (MAX_LINES + 1), newline="")
+    with pytest.raises(Refused, match="over 200,000 lines"):
+        read_readme(tmp_path)

@@ -123,9 +123,24 @@ def test_references_that_are_there_are_refused_before_a_model_runs(
     fidelity: Ckpt, folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "base.jsonl").write_text("mine")
-    run = fidelity("--base", tmp_path / "no model", "--references", tmp_path / "base.jsonl")
+    run = fidelity("--base", folder / "base", "--references", tmp_path / "base.jsonl")
     assert (run.code, (tmp_path / "base.jsonl").read_text()) == (3, "mine")
     assert "is there already" in run.err
+
+
+def test_every_model_that_is_not_there_is_told_before_one_runs(
+    fidelity: Ckpt, folder: Path, asked: Any, tmp_path: Path
+) -> None:
+    written = tmp_path / "base.jsonl"
+    absent = (tmp_path / "one", "http://127.0.0.1:9,x", "--candidate", f"two={tmp_path / 'two'}")
+    run = fidelity("--base", folder / "base", *absent, "--references", written, *asked)
+    assert run.code == 3
+    assert [line.partition(": ")[0] for line in run.err.splitlines()[1:]] == [
+        f"  - {tmp_path / 'one'}",
+        "  - http://127.0.0.1:9",
+        f"  - {tmp_path / 'two'}",
+    ]
+    assert not written.exists()
 
 
 @pytest.mark.parametrize(("most", "code"), [("0.01", 1), ("100", 0)])
