@@ -42,6 +42,9 @@ COMMANDS: dict[str, str] = {
 }
 """Every command and its one line; a command's own module is imported only when it is called."""
 
+HELPING = ("NoArgsIsHelpError", "MissingParameter")
+"""Errors of click in its own words, which may have many lines. The first is not in all its releases."""
+
 
 class Commands(click.Group):
     """A group that knows its commands without importing them."""
@@ -111,8 +114,7 @@ def main() -> None:
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except click.ClickException as error:
-        error.message = escape(error.message)  # it repeats words of the command line
-        error.show()
+        _show_misuse(error)
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt) as stopped:
         print("\nckpt: interrupted; source and target are as they were", file=sys.stderr)
@@ -125,6 +127,15 @@ def main() -> None:
         sys.stderr.close()
         code = 141
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show_misuse(error: click.ClickException) -> None:
+    """As click shows it, but in one line: it repeats words of the command line."""
+    if type(error).__name__ in HELPING:
+        error.show()
+    else:
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        click.UsageError(escape(error.format_message()), context).show()
 
 
 def _show(error: CkptError) -> None:

@@ -43,7 +43,8 @@ class Output:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.progress import TransferSpeedColumn as Speed
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn())
+        words = TextColumn("{task.description}", markup=False)  # a name may have brackets
+        columns = (words, BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, total=total)
 

@@ -17,7 +17,7 @@ from reliability.rows import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
 
-TOPICS = ("crashes", "disks", "limits", "reproducible", "fuzzing")
+TOPICS = ("crashes", "disks", "hostile", "limits", "reproducible", "fuzzing")
 """Each with its own harness and its own section of the page."""
 
 NOT_YET = "Not run yet."

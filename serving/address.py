@@ -31,8 +31,9 @@ class ServerAddress:
         if bad:
             shown = url if "@" not in url else "the address"
             raise ServerFault(Problem("server-address", f"{shown}: {bad}", expected="http://host:port or https://host"))
-        root = url.rstrip("/").removesuffix(API)
-        local = urlsplit(url).hostname in LOOPBACK
+        parts = urlsplit(url)
+        root = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix(API)}"
+        local = parts.hostname in LOOPBACK
         return ServerAddress(root, root + API, local, _key(api_key_env) if api_key_env else None)
 
 

@@ -50,4 +50,4 @@ class Sockets:
             known = list(self._known)
         for one in known:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(one, socket.SHUT_RDWR)  # of TLS, too, whose own leaves who reads without it

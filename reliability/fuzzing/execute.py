@@ -12,7 +12,7 @@ from random import Random
 
 from reliability.fuzzing.target import Wrong
 
-ROOMS = ("checkpoint", "surgery", "verify", "schemas", "cards", "ckpt")
+ROOMS = ("checkpoint", "surgery", "verify", "schemas", "cards", "serving", "fidelity", "latency", "ckpt")
 SECONDS = 2.0
 """Of processor time that the longest input of a target may take."""
 

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from functools import cache
 
-from reliability.fuzzing.readers import addresses, documents, git_says, header, records, schema, yaml_files
+from reliability.fuzzing.readers import (
+    addresses,
+    asked,
+    documents,
+    git_says,
+    header,
+    records,
+    schema,
+    servers,
+    yaml_files,
+)
 from reliability.fuzzing.target import Target
 
-MODULES = (header, documents, yaml_files, records, schema, git_says, addresses)
+MODULES = (header, documents, yaml_files, records, schema, git_says, addresses, servers, asked)
 
 
 @cache
