@@ -26,7 +26,7 @@ ROOMS = (
     *("checkpoint", "surgery", "verify", "schemas", "recipes", "cards"),
     *("costs", "compare", "serving", "fidelity", "latency", "ckpt"),
 )
-KINDS = {".py", ".json", ".yaml", ".jsonl", ".css", ".md", ".typed"}
+KINDS = {".py", ".json", ".yaml", ".jsonl", ".css", ".md", ".txt", ".typed"}
 NOT_SHIPPED = {"recipes/calibration/make.py", "recipes/calibration/prompts.yaml"}
 NOT_INSIDE = {"tests", "benchmarks", "demo", "reliability", "evidence", "__pycache__"}
 INSTALLED = os.environ.get("CKPT_INSTALLED")
