@@ -97,6 +97,16 @@ class MissingExtra(CkptError):
     headline = "a package is missing"
 
 
+def require(what: str, *packages: str, extra: str) -> None:
+    """Raise MissingExtra where one of the packages that `what` needs, and an extra of ours brings, is not installed."""
+    from importlib.util import find_spec
+
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        found = f"{what} needs the package{'s' * (len(missing) > 1)} {', '.join(missing)}"
+        raise MissingExtra(Problem("extra-missing", found, remedy=f'pip install "ckpt-surgery[{extra}]"'))
+
+
 @contextmanager
 def naming(path: os.PathLike[str]) -> Iterator[None]:
     """Have an OSError that comes out of this block and knows no file, or only its handle, name `path`."""

@@ -9,7 +9,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkpoint import MissingExtra, Problem, escape
+from checkpoint import escape
+from checkpoint.errors import require
 from checkpoint.wholefile import write_whole
 from compare.grouping import by_family, by_layer, row_of
 from compare.result import Entry, Result
@@ -41,11 +42,7 @@ STYLE = {
 
 def require_plots() -> None:
     """Raise MissingExtra where the library is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        remedy = 'pip install "ckpt-surgery[plots]"'
-        raise MissingExtra(Problem("extra-missing", "--plot needs the package matplotlib", remedy=remedy))
+    require("--plot", "matplotlib", extra="plots")
 
 
 def draw(result: Result, path: Path) -> bool:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint import CONFIG, Problem, Refused
+from checkpoint.errors import require
 from checkpoint.manifest.whence import folder_name
 from fidelity.backend import Progress
 from fidelity.batches import batches
-from fidelity.laying import Layer, first_line, load_tokenizer, require
+from fidelity.laying import EXTRA, RUNNING, Layer, first_line, load_tokenizer
 from fidelity.prompts import Prompt
 from fidelity.replies import Ids, Reply, Source
 
@@ -53,7 +54,7 @@ def absent(folder: Path) -> Problem | None:
 def in_process(folder: Path, settings: Settings) -> Iterator[InProcess]:
     """The model of a folder, until the context is left. Raises MissingExtra; Refused for one that cannot be loaded, or
     that lacks tensors, which transformers would fill at random."""
-    require("torch", "transformers", "jinja2")
+    require(RUNNING, "torch", "transformers", "jinja2", extra=EXTRA)
     if problem := absent(folder):
         raise Refused(problem)
     import torch

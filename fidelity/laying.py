@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from checkpoint import MissingExtra, Problem, Refused
+from checkpoint import Problem, Refused
+from checkpoint.errors import require
 from fidelity.prompts import Prompt
 from fidelity.replies import Ids, Layout, Reply
 
-EXTRA = 'pip install "ckpt-surgery[fidelity]"'
+RUNNING = "running a model here"
+EXTRA = "fidelity"
 
 
 class Layer:
@@ -69,21 +70,13 @@ def raw_text(prompt: Prompt) -> str:
 
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer in a folder, without the network. Raises MissingExtra, Refused."""
-    require("transformers", "jinja2")
+    require(RUNNING, "transformers", "jinja2", extra=EXTRA)
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # tokenizers raises Exception itself for a file it cannot parse
         raise Refused(Problem("tokenizer-invalid", first_line(error), str(folder))) from error
-
-
-def require(*packages: str) -> None:
-    """Raise MissingExtra where a package is not installed."""
-    missing = [package for package in packages if find_spec(package) is None]
-    if missing:
-        found = f"running a model here needs the package{'s' * (len(missing) > 1)} {', '.join(missing)}"
-        raise MissingExtra(Problem("extra-missing", found, remedy=EXTRA))
 
 
 def first_line(error: Exception) -> str:

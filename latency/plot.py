@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkpoint.errors import MissingExtra, Problem, escape
+from checkpoint.errors import escape, require
 from checkpoint.wholefile import write_whole
 from latency.measuring import Cell, Result
 from latency.spread import FIGURES, Spread, values
@@ -38,11 +38,7 @@ WIDTH = 0.6
 
 def require_plots() -> None:
     """Raise MissingExtra where the library is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        remedy = 'pip install "ckpt-surgery[plots]"'
-        raise MissingExtra(Problem("extra-missing", "--plot needs the package matplotlib", remedy=remedy))
+    require("--plot", "matplotlib", extra="plots")
 
 
 def draw(result: Result, path: Path) -> None:

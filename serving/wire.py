@@ -8,10 +8,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from checkpoint.errors import MissingExtra, Problem
+from checkpoint.errors import Problem, require
 from serving.address import ServerAddress
 from serving.cutting import Sockets
 from serving.faults import Declined, ServerFault, quoted
@@ -49,9 +48,7 @@ class Wire:
     """
 
     def __init__(self, address: ServerAddress, timeout: float) -> None:
-        if find_spec("httpx") is None:
-            remedy = 'pip install "ckpt-surgery[serve]"'
-            raise MissingExtra(Problem("extra-missing", "asking a server needs the package httpx", remedy=remedy))
+        require("asking a server", "httpx", extra="serve")
         import httpx
 
         self.address = address

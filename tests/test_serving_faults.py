@@ -302,7 +302,7 @@ def test_a_server_without_metrics_has_none() -> None:
 def test_httpx_missing_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from checkpoint.errors import MissingExtra
 
-    monkeypatch.setattr("serving.wire.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"needs the package httpx.*ckpt-surgery\[serve\]"):
         Server("http://127.0.0.1:1", "m")
 

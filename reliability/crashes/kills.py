@@ -184,18 +184,27 @@ def _judge(trial: Trial, before: Room, done: Run, place: str, tally: Tally, chan
     tally.faults += [f"{place}: {fault}" for fault in _after_rerun(trial, before, kept)]
 
 
-def _after_kill(trial: Trial, before: Room, tally: Tally) -> Iterator[str]:
-    undo = trial.must_undo()
-    if undo:
+def state_of(trial: Trial, tally: Tally) -> tuple[str, Room, list[str]]:
+    """What the target is, all that lies there, and what is wrong with it: it must be the old one, the new one, or be
+    made the old one by who opens it."""
+    faults = []
+    if trial.must_undo():
         tally.undone += 1
         try:
             open_checkpoint(trial.target)
         except CkptError as error:
-            yield f"what was half done cannot be undone: {error}"
+            faults.append(f"what was half done cannot be undone: {error}")
     state, now = trial.state()
     tally.outcomes[state.split(":")[0]] += 1
     if state not in ("before", "after") and not trial.is_between(state):
-        yield f"the folder is {state}"
+        faults.append(f"the folder is {state}")
+    return state, now, faults
+
+
+def _after_kill(trial: Trial, before: Room, tally: Tally) -> Iterator[str]:
+    undo = trial.must_undo()
+    state, now, faults = state_of(trial, tally)
+    yield from faults
     for name in touched(before, now, trial.besides)[:3]:
         yield f"{name} was touched"
     if state == "before" and not undo:

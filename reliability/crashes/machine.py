@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from checkpoint import CkptError, open_checkpoint
-from reliability.crashes.kills import Tally, Trial
+from reliability.crashes.kills import Tally, Trial, state_of
 from reliability.crashes.losing import MODELS, crash_points, left, put
 from reliability.crashes.recording import recorded
 from reliability.crashes.rooms import leftovers
@@ -37,16 +36,8 @@ def crash_everywhere(trial: Trial, tally: Tally, *, every: int = 1, again: float
 
 def judged(trial: Trial, tally: Tally, *, ended: bool) -> Iterator[str]:
     """What is wrong: the target must be the old or the new one, and the new one where the run has `ended`."""
-    if trial.must_undo():
-        tally.undone += 1
-        try:
-            open_checkpoint(trial.target)
-        except CkptError as error:
-            yield f"what was half done cannot be undone: {error}"
-    state, _ = trial.state()
-    tally.outcomes[state.split(":")[0]] += 1
-    if state not in ("before", "after") and not trial.is_between(state):
-        yield f"the folder is {state}"
+    state, _, faults = state_of(trial, tally)
+    yield from faults
     if ended and state != "after":
         yield f"the run said that it was done, and it is {state}"
 
