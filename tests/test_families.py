@@ -17,6 +17,7 @@ import checkpoint.families as families_package
 from checkpoint.errors import UnreadableCheckpoint
 from checkpoint.families import Family, SpecError, family_names, find_family, load_family
 from checkpoint.families.expression import parse
+from checkpoint.families.values import MOST_TENSORS
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -274,11 +275,16 @@ def test_every_missing_key_is_named_at_once() -> None:
         ({"layer_types": "full_attention"}, "layer_types is 'full_attention'"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
         ({"num_experts": -1}, "num_experts is -1"),
+        ({"num_experts": 16_384}, f"tensors, more than {MOST_TENSORS:,}"),
     ],
 )
 def test_a_config_that_contradicts_itself_is_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(SpecError, match=re.escape(named)):
         load_family("qwen3_5_moe").spec(with_text(**changes))
+
+
+def test_more_experts_than_any_model_has_are_no_fault() -> None:
+    assert load_family("qwen3_5_moe").spec(with_text(num_experts=2_048)).experts
 
 
 def test_a_default_that_needs_a_missing_key_names_both() -> None:

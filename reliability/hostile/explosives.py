@@ -140,7 +140,16 @@ MANIFEST = ("manifest", "verify", "{model}")
 RUN = ("run", "{model}/recipe.yaml", "{model}", "--dry-run")
 ENTRY = '{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
 EMPTY = '{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
-MOE = {"model_type": "qwen3_moe", "num_experts": 16384, "num_hidden_layers": 16384, "moe_intermediate_size": 64}
+MOST = 16384
+"""Layers or experts that a config may have."""
+
+MOE: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "num_experts": MOST,
+    "num_hidden_layers": MOST,
+    "moe_intermediate_size": 64,
+}
+MISSING: dict[str, Any] = {**MOE, "num_hidden_layers": 10, "num_experts": lambda scale: times(MOST, scale)}
 NINES = "9" * 4300
 OFFSETS = f'{{"a":{{"dtype":"F32","shape":[1],"data_offsets":[0,{NINES}]}}}}'
 TOKENS = '{"added_tokens_decoder":'
@@ -182,6 +191,7 @@ DOCUMENTS = (
     Bomb("index: a name of 50 MB", index(many(50_000_000, "a", '{"', '":"m.safetensors"}'))),
     Bomb("config: 16,384 layers of 16,384 experts", config(**MOE)),
     Bomb("config: the same, laid out", config(**MOE), ("layout", "{model}")),
+    Bomb("config: 490,000 tensors that are not there", config(**MISSING)),
     Bomb("config: a vocabulary of 4,300 digits", spelled("vocab_size", NINES)),
     Bomb("config: heads of 100 digits", spelled("num_attention_heads", "9" * 100)),
     Bomb("config: a million ignore entries", quantization(ignore=entries(1_000_000, "a.#"))),

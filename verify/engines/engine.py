@@ -123,6 +123,7 @@ class Engine:
         return ""
 
 
+@lru_cache(maxsize=64)
 def load_engine(label: str) -> Engine:
     """The engine `NAME` or `NAME@VERSION`; without a version, the newest that its file knows. Raises UnknownEngine."""
     name, at, text = label.partition("@")
