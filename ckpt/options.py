@@ -148,13 +148,9 @@ def group_size(context: click.Context, parameter: click.Parameter, value: str | 
 
 def require_torch(command: str) -> None:
     """Raise MissingExtra where the arithmetic's library is not installed."""
-    from importlib.util import find_spec
+    from checkpoint.errors import require
 
-    from checkpoint import MissingExtra, Problem
-
-    if find_spec("torch") is None:
-        remedy = 'pip install "ckpt-surgery[torch]"'
-        raise MissingExtra(Problem("extra-missing", f"{command} needs the package torch", remedy=remedy))
+    require(command, "torch", extra="torch")
 
 
 def examples(*lines: str) -> str:

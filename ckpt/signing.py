@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from ast import literal_eval
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkpoint import CkptError, MissingExtra, Problem, Refused, UnreadableCheckpoint
+from checkpoint import CkptError, Problem, Refused, UnreadableCheckpoint
+from checkpoint.errors import require
 from checkpoint.folder import MANIFEST, SIGNATURE
 from checkpoint.manifest import Manifest
 
 if TYPE_CHECKING:
     from model_signing.hashing import Config as Hashing
     from model_signing.manifest import Manifest as Hashes
+
+PACKAGES = ("model_signing", "OpenSSL")
+"""model-signing 1.1.1 imports pyOpenSSL, which sigstore 4.5 no longer brings."""
 
 IGNORED = (SIGNATURE, ".cache")
 """Beside git's files, which model-signing leaves out itself: they come with a download and differ by machine."""
@@ -60,7 +63,7 @@ def sign(root: Path, manifest: Manifest, signer: Signer) -> int:
     Raises Refused where they are not what `manifest` says, MissingExtra, SigningFailed.
     """
     _refuse_unclear(signer)
-    _require()
+    require("a signature", *PACKAGES, extra="sign")
     from model_signing import signing
 
     try:
@@ -90,7 +93,7 @@ def check_signature(root: Path, trust: Trust) -> str | None:
     signature = root / SIGNATURE
     if not signature.is_file():
         raise UnreadableCheckpoint(Problem("signature-absent", f"has no {SIGNATURE}", str(root)))
-    _require()
+    require("a signature", *PACKAGES, extra="sign")
     from cryptography.exceptions import InvalidSignature
     from model_signing import verifying
 
@@ -166,16 +169,6 @@ def _refuse_vague(trust: Trust) -> None:
     if sum(ways) != 1 or (trust.identity is None) != (trust.issuer is None):
         expected = "--public-key, --chain, or --identity with --issuer"
         raise Refused(Problem("trust-unclear", "whose signature counts is not clear", expected=expected))
-
-
-def _require() -> None:
-    """Raise MissingExtra. model-signing 1.1.1 imports pyOpenSSL, which sigstore 4.5 no longer brings."""
-    missing = [
-        name for name, module in (("model-signing", "model_signing"), ("pyOpenSSL", "OpenSSL")) if not find_spec(module)
-    ]
-    if missing:
-        found = f"signatures need the package {' and '.join(missing)}"
-        raise MissingExtra(Problem("extra-missing", found, remedy='pip install "ckpt-surgery[sign]"'))
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -11,7 +11,8 @@ from threading import local
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from checkpoint import MissingExtra, Problem, Refused
+from checkpoint import Problem, Refused
+from checkpoint.errors import require
 from surgery.blocks import PackedRows
 from surgery.lane import Lane
 from surgery.passage import Kind, Passage
@@ -77,11 +78,9 @@ class Cuda:
 
 
 def _device(index: int | None) -> torch.device:
-    try:
-        import torch
-    except ImportError as error:
-        remedy = 'pip install "ckpt-surgery[torch]"'
-        raise MissingExtra(Problem("extra-missing", "a GPU needs the package torch", remedy=remedy)) from error
+    require("a GPU", "torch", extra="torch")
+    import torch
+
     if not torch.cuda.is_available():
         found = f"torch {torch.__version__} sees no CUDA device"
         raise Refused(Problem("no-gpu", found, remedy="Install a torch built for CUDA, or use --device cpu"))

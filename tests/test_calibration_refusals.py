@@ -284,7 +284,7 @@ def test_without_transformers_the_command_says_what_to_install(package: str, fol
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 3
-    assert f'need the package {package}. pip install "ckpt-surgery[gptq]"' in run.stderr
+    assert f'needs the package {package}. pip install "ckpt-surgery[gptq]"' in run.stderr
 
 
 # Too little text

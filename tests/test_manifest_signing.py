@@ -222,9 +222,7 @@ def test_who_is_trusted_must_be_clear(trust: Trust, folder: Path) -> None:
 
 
 def test_without_the_package_the_extra_is_named(folder: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ckpt import signing
-
-    monkeypatch.setattr(signing, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"ckpt-surgery\[sign\]"):
         sign(folder, told(folder), Signer(keys / "mine.pem"))
 

@@ -6,10 +6,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
-from checkpoint import MissingExtra, Problem
+from checkpoint.errors import require
 from surgery.calibration.report import Report
 
 Ids = tuple[int, ...]
@@ -44,9 +43,7 @@ def as_dataset(sequences: Sequence[Ids]) -> Any:
     Give `oneshot` also `num_calibration_samples=len(sequences)`, since it takes 512 otherwise, and batches of one:
     larger ones are cut to their shortest sequence. Raises MissingExtra.
     """
-    if find_spec("datasets") is None:
-        remedy = 'pip install "ckpt-surgery[gptq]"'
-        raise MissingExtra(Problem("extra-missing", "calibration needs the package datasets", remedy=remedy))
+    require("calibration", "datasets", extra="gptq")
     from datasets import Dataset
 
     return Dataset.from_list(rows_of(sequences))

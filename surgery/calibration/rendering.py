@@ -6,15 +6,12 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from checkpoint import MissingExtra, Problem, Refused
+from checkpoint import Problem, Refused
+from checkpoint.errors import require
 from surgery.calibration.reading import Content, Message
-
-PACKAGES = ("transformers", "jinja2")
-EXTRA = 'pip install "ckpt-surgery[gptq]"'
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -39,10 +36,7 @@ def load_tokenizer(model: Path) -> Tokenizer:
 
     Raises MissingExtra where transformers is not installed, Refused where the folder has no tokenizer that it can load.
     """
-    missing = [package for package in PACKAGES if find_spec(package) is None]
-    if missing:
-        found = f"chat templates need the package{'s' * (len(missing) > 1)} {' and '.join(missing)}"
-        raise MissingExtra(Problem("extra-missing", found, remedy=EXTRA))
+    require("a chat template", "transformers", "jinja2", extra="gptq")
     if not tokenizer_files(model):
         found = "has no tokenizer" if model.is_dir() else "is not a folder"
         raise Refused(Problem("tokenizer-absent", found, str(model), remedy="Give the base model's folder"))
