@@ -291,3 +291,25 @@ def test_four_bits_of_a_real_model_are_told_apart_from_its_base(real: Result) ->
     assert verdicts(real, candidate.name, "base")["nll"] == "higher"
     assert gate(real, 0.0)["broken"] == [candidate.name]
     assert gate(real, 5.0)["broken"] == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_card_that_is_not_there_is_named_before_a_model_is_loaded(chat: Path) -> None:
+    with pytest.raises(Refused, match="sees no CUDA device"), in_process(chat, Settings("cuda")):
+        pass
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_card_says_what_the_cpu_says(chat: Path, chat_int4: Path, answered: References) -> None:
+    card = Settings("cuda", dtype="float32")
+    own = ask_base(running(chat, card), first(8).prompts, TOKENS, silent)
+    for here, there in zip(answered.replies, own.replies, strict=True):
+        assert here.ids == there.ids
+        assert here.nll == pytest.approx(there.nll, abs=2e-4)
+    on_cpu, on_card = (
+        ask_candidate("int4", running(chat_int4, settings), answered, first(8).prompts, silent).nll or ()
+        for settings in (ALONE, card)
+    )
+    assert sum(on_card, ()) == pytest.approx(sum(on_cpu, ()), abs=2e-4)
+    with pytest.raises(Refused, match="no CUDA device cuda:99"), in_process(chat, Settings("cuda:99")):
+        pass
