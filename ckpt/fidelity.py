@@ -14,6 +14,7 @@ import click
 
 from checkpoint import CkptError, Problem, escape
 from checkpoint.manifest.whence import folder_name
+from ckpt.bars import bars
 from ckpt.options import FOLDER, examples, output_from, output_options
 from ckpt.output import Output
 
@@ -208,20 +209,13 @@ def _scorers(words: Sequence[str], places: Mapping[str, str]) -> dict[str, str]:
 @contextmanager
 def _watch(output: Output, total: int) -> Iterator[Any]:
     """A bar of prompts on stderr, where that is a terminal."""
-    import sys
-
-    if output.as_json or output.quiet or not sys.stderr.isatty():
-        yield lambda title: lambda count: None
-        return
-    from rich import markup
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with bars(output.as_json or output.quiet) as shown:
 
         def begin(title: str) -> Any:
-            task = bar.add_task(markup.escape(escape(title)), total=total)
-            return lambda count: bar.update(task, advance=count)
+            if shown is None:
+                return lambda count: None
+            task = shown.add_task(escape(title), total=total)
+            return lambda count: shown.update(task, advance=count)
 
         yield begin
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from checkpoint import escape
+from ckpt.bars import bars
 
 
 class Output:
@@ -36,22 +37,12 @@ class Output:
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Callable[[str, int], None]]:
         """A bar with bytes and remaining time on stderr, where that is a terminal; yields (what, bytes) -> None."""
-        if self.as_json or self.quiet or not sys.stderr.isatty() or total <= 0:
-            yield lambda what, nbytes: None
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-        from rich.progress import TransferSpeedColumn as Speed
-
-        words = TextColumn("{task.description}", markup=False)  # a name may have brackets
-        columns = (words, BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(title, total=total)
-
-            def advance(what: str, nbytes: int) -> None:
-                bar.update(task, advance=nbytes, description=f"{title} {escape(what)}")
-
-            yield advance
+        with bars(self.as_json or self.quiet or total <= 0, of_bytes=True) as shown:
+            if shown is None:
+                yield lambda what, nbytes: None
+                return
+            task = shown.add_task(title, total=total)
+            yield lambda what, nbytes: shown.update(task, advance=nbytes, description=f"{title} {escape(what)}")
 
 
 def table(rows: list[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> list[str]:

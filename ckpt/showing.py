@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkpoint import Checkpoint
+from checkpoint import Checkpoint, escape
 from checkpoint.wholefile import write_whole
+from ckpt.bars import bars
 
 if TYPE_CHECKING:
     from verify import Report
@@ -81,18 +82,15 @@ def watched(hidden: bool) -> Iterator[Progress]:
     """What content rules report their progress to: a bar on stderr, where that is a terminal."""
     from verify.case import silent
 
-    if hidden or not sys.stderr.isatty():
-        yield silent
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    with bars(hidden) as shown:
+        if shown is None:
+            yield silent
+            return
         tasks: dict[str, Any] = {}
 
         def advance(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
+                tasks[what] = shown.add_task(escape(what), total=total)
+            shown.update(tasks[what], completed=done, total=total)
 
         yield advance
