@@ -38,7 +38,8 @@ def main() -> None:
 def blocks(results: Path) -> dict[str, str]:
     """The text for each pair of markers, and that of the summary."""
     read = {topic: _rows(results / f"{topic}.json") for topic in TOPICS}
-    return {"summary": _summary(read), **{topic: _table(rows) for topic, rows in read.items()}}
+    tables = {topic: _table(rows) for topic, rows in read.items()}
+    return {"summary": _summary(read), **tables, "fuzzing": tables["fuzzing"] + _mended(read["fuzzing"])}
 
 
 def _rows(path: Path) -> list[Row]:
@@ -77,6 +78,12 @@ def _table(rows: list[Row]) -> str:
         return whole
     sums = table(HEAD[:3], ((kind, *_counts(group)) for kind, group in kinds.items()))
     return f"{sums}\n\n<details><summary>All {len(rows)} rows</summary>\n\n{whole}\n\n</details>"
+
+
+def _mended(rows: Iterable[Row]) -> str:
+    """What the inputs that did harm showed, by reader."""
+    lines = [f"- {row['what']}: {'; '.join(row['findings'])}." for row in rows if row.get("findings")]
+    return "\n".join(["\n\nFound, and mended:\n", *lines]) if lines else ""
 
 
 if __name__ == "__main__":

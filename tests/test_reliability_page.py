@@ -42,6 +42,16 @@ def test_a_row_without_its_counts_is_refused(tmp_path: Path) -> None:
         page.blocks(written(tmp_path, "limits", {"rows": [{"what": "x", "tried": 1}]}))
 
 
+def test_what_fuzzing_found_is_listed_by_reader(tmp_path: Path) -> None:
+    rows = [
+        {"what": "x", "tried": 2, "survived": 2, "findings": ["a loop", "a hang"]},
+        {"what": "y", "tried": 1, "survived": 1},
+    ]
+    made = page.blocks(written(tmp_path, "fuzzing", {"rows": rows}))["fuzzing"]
+    assert made.endswith("Found, and mended:\n\n- x: a loop; a hang.")
+    assert "mended" not in page.blocks(written(tmp_path, "fuzzing", {"rows": rows[1:]}))["fuzzing"]
+
+
 def test_what_a_harness_saves_is_what_the_page_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from reliability import rows
 
