@@ -5,6 +5,7 @@ Only the modules of this project are instrumented: coverage of the packages that
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,9 @@ from reliability.fuzzing.target import Wrong
 ROOMS = ("checkpoint", "surgery", "verify", "schemas", "cards", "serving", "fidelity", "latency", "ckpt")
 SECONDS = 2.0
 """Of processor time that the longest input of a target may take."""
+
+PROGRAM = "CKPT_FUZZ_PROGRAM"
+"""The environment variable with what libFuzzer shall call to run itself again, as it does to merge corpora."""
 
 OWN_SHARE = 0.7
 """Of mutations that are the target's own."""
@@ -43,7 +47,7 @@ def main(arguments: list[str]) -> None:
             return bytes(atheris.Mutate(data, most))
         return target.mutate(data, random)[:most]
 
-    atheris.Setup([sys.argv[0], *arguments[1:]], one, custom_mutator=mutate)
+    atheris.Setup([os.environ.get(PROGRAM, sys.argv[0]), *arguments[1:]], one, custom_mutator=mutate)
     atheris.Fuzz()
 
 
