@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +14,7 @@ import click
 from checkpoint import CkptError, Problem, escape
 from checkpoint.manifest.whence import folder_name
 from ckpt.bars import bars
-from ckpt.options import FOLDER, examples, output_from, output_options
+from ckpt.options import FOLDER, device_name, examples, output_from, output_options
 from ckpt.output import Output
 
 if TYPE_CHECKING:
@@ -44,13 +43,6 @@ def _arguments(context: click.Context, parameter: click.Parameter, value: str | 
     return found
 
 
-def _device(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Callback: the name of a device."""
-    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", value):
-        raise click.BadParameter("cpu, cuda or cuda:N")
-    return value
-
-
 @click.command("fidelity", epilog=EXAMPLES)
 @click.argument("models", nargs=-1, metavar="[DIR|URL[,MODEL]]...")
 @click.option("--candidate", "named", multiple=True, metavar="NAME=DIR|URL[,MODEL]", help="A model, under a name.")
@@ -67,7 +59,9 @@ def _device(context: click.Context, parameter: click.Parameter, value: str) -> s
 @click.option("--timeout", type=click.FloatRange(1), default=600, show_default=True, help="Seconds for an answer.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16", "auto"]), help="Of folders run here.")
 @click.option("--threads", type=click.IntRange(1, 256), help="torch's, for folders run here.")
-@click.option("--device", callback=_device, default="cpu", show_default=True, help="Of folders: cpu, cuda or cuda:N.")
+@click.option(
+    "--device", callback=device_name, default="cpu", show_default=True, help="Of folders: cpu, cuda or cuda:N."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the bootstrap.")
 @click.option("--max-nll-increase", "most", type=float, help="Exit with 1 if the whole interval is above this.")
 @output_options

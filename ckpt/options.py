@@ -97,7 +97,7 @@ def writing_options(command: F) -> F:
 def device_option(command: F) -> F:
     """`--device`, for commands that compute; `writing_from` reads it."""
     text = "Where to compute: cpu, cuda or cuda:N. The bits are the same."
-    return click.option("--device", callback=_device, default="cpu", show_default=True, help=text)(command)
+    return click.option("--device", callback=device_name, default="cpu", show_default=True, help=text)(command)
 
 
 def writing_from(options: dict[str, Any]) -> Writing:
@@ -114,7 +114,7 @@ def writing_from(options: dict[str, Any]) -> Writing:
     return Writing(out, dry_run, not options.pop("no_verify"), output, workers, memory, hashing, device, cache)
 
 
-def _device(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def device_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Callback: the name of a device."""
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", value):
         raise click.BadParameter("cpu, cuda or cuda:N")

@@ -15,6 +15,7 @@ from typing import Any
 
 from checkpoint import CONFIG, Problem, Refused
 from checkpoint.errors import require
+from checkpoint.gpu import cuda_device
 from checkpoint.manifest.whence import folder_name
 from fidelity.backend import Progress
 from fidelity.batches import batches
@@ -59,7 +60,8 @@ def in_process(folder: Path, settings: Settings) -> Iterator[InProcess]:
         raise Refused(problem)
     import torch
 
-    _refuse_absent_device(settings.device)
+    if settings.device != "cpu":
+        cuda_device(torch.device(settings.device).index, settings.device)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     layer = Layer(load_tokenizer(folder), raw=settings.raw, arguments=settings.arguments)
@@ -148,19 +150,6 @@ class InProcess:
             tuple((-chosen[row, len(before) - 1 : len(before) + len(behind) - 1]).tolist())
             for row, (before, behind) in enumerate(pairs)
         ]
-
-
-def _refuse_absent_device(device: str) -> None:
-    import torch
-
-    if device == "cpu":
-        return
-    count = torch.cuda.device_count()
-    if not count:
-        found = f"torch {torch.__version__} sees no CUDA device"
-        raise Refused(Problem("no-gpu", found, remedy="Install a torch built for CUDA, or use --device cpu"))
-    if (torch.device(device).index or 0) >= count:
-        raise Refused(Problem("no-gpu", f"no CUDA device {device}", expected=f"cuda:0 to cuda:{count - 1}"))
 
 
 def _load(folder: Path, settings: Settings) -> Any:

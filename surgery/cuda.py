@@ -11,8 +11,7 @@ from threading import local
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from checkpoint import Problem, Refused
-from checkpoint.errors import require
+from checkpoint.gpu import cuda_device
 from surgery.blocks import PackedRows
 from surgery.lane import Lane
 from surgery.passage import Kind, Passage
@@ -35,7 +34,7 @@ class Cuda:
     """Pinned bytes: up to 4 for the element, the rest for what comes back."""
 
     def __init__(self, index: int | None = None) -> None:
-        self._device = _device(index)
+        self._device = cuda_device(index)
         self._local = local()
         self.kernels = _kernels(self._device)
 
@@ -75,19 +74,6 @@ class Cuda:
         if lane is None:
             lane = self._local.lane = Lane(self._device)
         return lane
-
-
-def _device(index: int | None) -> torch.device:
-    require("a GPU", "torch", extra="torch")
-    import torch
-
-    if not torch.cuda.is_available():
-        found = f"torch {torch.__version__} sees no CUDA device"
-        raise Refused(Problem("no-gpu", found, remedy="Install a torch built for CUDA, or use --device cpu"))
-    count = torch.cuda.device_count()
-    if index is not None and index >= count:
-        raise Refused(Problem("no-gpu", f"no CUDA device {index}", expected=f"cuda:0 to cuda:{count - 1}"))
-    return torch.device("cuda", torch.cuda.current_device() if index is None else index)
 
 
 def _kernels(device: torch.device) -> ModuleType | None:

@@ -5,16 +5,13 @@ Of a kind that is not named the row of the last run is kept. Bombs take minutes,
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import replace
 
 from reliability.hostile import bombs, execution, paths, patterns, served, strangers, terminal
-from reliability.hostile.trial import Row, Trial, row
-
-RESULT = Path(__file__).parents[1] / "results" / "hostile.json"
+from reliability.hostile.trial import Trial, row
+from reliability.rows import Row, save, saved
 
 
 def bombs_row() -> Row:
@@ -28,7 +25,7 @@ def bombs_row() -> Row:
         f"{largest.nbytes / 1e6:.0f} MB of input"
     )
     what = "size, depth, number of entries: bombs of JSON, YAML and JSON Schema"
-    return Row(what, found.tried, found.survived, found.findings, note)
+    return replace(found, what=what, note=note)
 
 
 def plain(what: str, trials: Callable[[], Iterable[Trial]], note: str) -> Callable[[], Row]:
@@ -73,19 +70,16 @@ KINDS: Mapping[str, Callable[[], Row]] = {
 
 def main(words: Sequence[str]) -> None:
     """Run the kinds that are named, or all."""
-    known = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.is_file() else {"rows": []}
-    before = {one["kind"]: one for one in known["rows"]}
+    before = {one.kind: one for one in saved("hostile")}
     rows = []
     for kind, run in KINDS.items():
         if kind in (words or KINDS):
-            found = run()
+            found = replace(run(), kind=kind)
             print(f"{kind}: {found.survived} of {found.tried}", *found.findings, sep="\n  ", flush=True)
-            rows.append({"kind": kind, **asdict(found)})
+            rows.append(found)
         elif kind in before:
             rows.append(before[kind])
-    RESULT.parent.mkdir(exist_ok=True)
-    document = {"topic": "hostile", "title": "Input that wants to do harm", "rows": rows}
-    RESULT.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    save("hostile", rows)
 
 
 if __name__ == "__main__":

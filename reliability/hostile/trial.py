@@ -1,7 +1,5 @@
 """A trial, and what came of many: a row of the result.
 
-    {"topic": "hostile", "title": ..., "rows": [{"what", "tried", "survived", "findings", "note"}]}
-
 `survived` are the trials after which nothing was read, written, run or shown that should not have been, within the time
 and the memory that the trial has; `findings` names the others.
 """
@@ -19,6 +17,7 @@ from typing import Any
 
 from checkpoint import CkptError, Problem
 from reliability.fuzzing.target import MEMORY_FILES, Wrong
+from reliability.rows import Row
 
 SECONDS = 60
 """A trial that takes longer hangs, unless it has a limit of its own."""
@@ -34,17 +33,6 @@ class Trial:
     seconds: int | None = None
 
 
-@dataclass(frozen=True)
-class Row:
-    """What came of all trials of a kind."""
-
-    what: str
-    tried: int
-    survived: int
-    findings: tuple[str, ...] = ()
-    note: str = ""
-
-
 def row(what: str, trials: Iterable[Trial], note: str = "") -> Row:
     """Run all of them, each in a folder of its own."""
     tried, findings = 0, []
@@ -54,7 +42,7 @@ def row(what: str, trials: Iterable[Trial], note: str = "") -> Row:
             carried_out(trial)
         except Exception as error:  # noqa: BLE001  whatever comes out of a trial is what it found
             findings.append(f"{trial.name}: {type(error).__name__}: {error}"[:300])
-    return Row(what, tried, tried - len(findings), tuple(findings), note)
+    return Row(what, tried, tried - len(findings), note, tuple(findings))
 
 
 def carried_out(trial: Trial) -> None:

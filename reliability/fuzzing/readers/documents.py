@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +24,7 @@ from reliability.fuzzing.target import Target, expect
 LAYOUTS = 8
 """One list of so many becomes part of a layout document, which takes longer than all else."""
 
-SMALLER = {"values.MOST_REPEATS": 500, "spec.MOST_TENSORS": 3_000}
+REPEATS, TENSORS = 500, 3_000
 """Layers or experts, and tensors, that a config may call for here, so that no input costs seconds: the limits that
 users have are tried by `reliability.hostile`."""
 
@@ -88,9 +87,10 @@ def _judged(folder: Path, **options: Any) -> None:
     from verify import verify
 
     try:
-        with ExitStack() as stack:
-            for name, most in SMALLER.items():
-                stack.enter_context(patch(f"checkpoint.families.{name}", most))
+        with (
+            patch("checkpoint.families.values.MOST_REPEATS", REPEATS),
+            patch("checkpoint.families.spec.MOST_TENSORS", TENSORS),
+        ):
             report = verify(survey(folder), **options)
         said = list(report.lines())
         expect(all(line.isprintable() for line in said), f"a line that is not printable: {said}")
